@@ -1,8 +1,7 @@
 //! Annotations: identities that mark where a region for a backend begins and ends, where fusion stops, or on which device
 //! a value is.
 
-use super::elementwise::no_flops;
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern};
+use super::{AttrDef, AttrKind, Default};
 use crate::op::facts::Properties;
 
 const COMPILER: &[AttrDef] = &[AttrDef::new("compiler", AttrKind::Str, Default::Str(""), "the backend's name")];
@@ -15,24 +14,19 @@ const ON_DEVICE: &[AttrDef] = &[
 
 macro_rules! annotations {
     ($($name:literal, $attrs:expr, $doc:literal;)*) => {$(
-        inventory::submit! {
-            OpDef {
-                name: $name,
-                doc: $doc,
-                arity: Arity::exactly(1),
-                inputs: &["data"],
-                attrs: $attrs,
-                pattern: OpPattern::Opaque,
-                relation: |relation| Ok(relation.args[0].clone()),
-                reference: Some(|_, inputs, outputs| {
-                    for (input, output) in inputs.iter().zip(outputs) {
-                        output.data.copy_from_slice(input.data);
-                    }
-                    Ok(())
-                }),
-                flops: no_flops,
-                properties: Properties::ANNOTATION,
-            }
+        operator! {
+            name: $name,
+            doc: $doc,
+            inputs: &["data"],
+            attrs: $attrs,
+            relation: |relation| Ok(relation.args[0].clone()),
+            reference: Some(|_, inputs, outputs| {
+                for (input, output) in inputs.iter().zip(outputs) {
+                    output.data.copy_from_slice(input.data);
+                }
+                Ok(())
+            }),
+            properties: Properties::ANNOTATION,
         }
     )*};
 }

@@ -3,10 +3,10 @@
 //! Integer results are exact and wrap to their type; integer division by zero and a shift by a negative number are
 //! errors. Floats follow IEEE 754; `maximum` and `minimum` return NaN if either operand is NaN.
 
-use super::elementwise::{no_flops, one_flop_per_element};
+use super::elementwise::one_flop_per_element;
 use super::scalar::{self, Reader, Writer, max_or_nan, min_or_nan};
 use super::walk::{broadcast_strides, for_each_index, offset};
-use super::{Arity, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::ir::{Dim, TensorType, Type};
 use crate::op::facts::{Properties, reduced_elements};
 use crate::tensor::{DType, Shape, TensorView, TensorViewMut};
@@ -97,7 +97,7 @@ fn compute(
     outputs: &mut [TensorViewMut<'_>],
     float: fn(f64, f64) -> f64,
     int: fn(i128, i128, DType) -> IntResult,
-) -> Result<(), ReferenceError> {
+) -> Evaluation {
     let (dtype, shape) = (inputs[0].dtype, outputs[0].shape);
     let (a, b, mut out) = (Reader::new(&inputs[0]), Reader::new(&inputs[1]), Writer::new(&mut outputs[0]));
     let mut positions = 0..out.len();
@@ -115,19 +115,15 @@ fn compute(
 
 macro_rules! binary {
     ($relation:ident: $($name:literal, $properties:expr, $doc:literal, $float:expr, $int:expr;)*) => {$(
-        inventory::submit! {
-            OpDef {
-                name: $name,
-                doc: $doc,
-                arity: Arity::exactly(2),
-                inputs: &["lhs", "rhs"],
-                attrs: &[],
-                pattern: OpPattern::Broadcast,
-                relation: $relation,
-                reference: Some(|_, inputs, outputs| compute(inputs, outputs, $float, $int)),
-                flops: one_flop_per_element,
-                properties: $properties,
-            }
+        operator! {
+            name: $name,
+            doc: $doc,
+            inputs: &["lhs", "rhs"],
+            pattern: OpPattern::Broadcast,
+            relation: $relation,
+            reference: Some(|_, inputs, outputs| compute(inputs, outputs, $float, $int)),
+            flops: one_flop_per_element,
+            properties: $properties,
         }
     )*};
 }
@@ -234,22 +230,18 @@ fn compare(inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], test: f
 
 macro_rules! compare {
     ($($name:literal, $doc:literal, $f:expr;)*) => {$(
-        inventory::submit! {
-            OpDef {
-                name: $name,
-                doc: $doc,
-                arity: Arity::exactly(2),
-                inputs: &["lhs", "rhs"],
-                attrs: &[],
-                pattern: OpPattern::Broadcast,
-                relation: comparison_relation,
-                reference: Some(|_, inputs, outputs| {
-                    compare(inputs, outputs, $f);
-                    Ok(())
-                }),
-                flops: one_flop_per_element,
-                properties: Properties::POINTWISE,
-            }
+        operator! {
+            name: $name,
+            doc: $doc,
+            inputs: &["lhs", "rhs"],
+            pattern: OpPattern::Broadcast,
+            relation: comparison_relation,
+            reference: Some(|_, inputs, outputs| {
+                compare(inputs, outputs, $f);
+                Ok(())
+            }),
+            flops: one_flop_per_element,
+            properties: Properties::POINTWISE,
         }
     )*};
 }
@@ -263,26 +255,21 @@ compare! {
     "greater_equal", "True where lhs >= rhs.", |order| order.is_some_and(Ordering::is_ge);
 }
 
-inventory::submit! {
-    OpDef {
-        name: "where",
-        doc: "x where the condition is true (not zero), y elsewhere; the three broadcast against each other.",
-        arity: Arity::exactly(3),
-        inputs: &["condition", "x", "y"],
-        attrs: &[],
-        pattern: OpPattern::Broadcast,
-        relation: |relation| {
-            let (condition, x, y) = (relation.tensor(0)?, relation.tensor(1)?, relation.tensor(2)?);
-            let dtype = relation.same_dtype(x.dtype, y.dtype)?;
-            Ok(Type::tensor_of(dtype, broadcast_dims(relation, [condition, x, y])?))
-        },
-        reference: Some(select),
-        flops: no_flops,
-        properties: Properties::POINTWISE,
-    }
+operator! {
+    name: "where",
+    doc: "x where the condition is true (not zero), y elsewhere; the three broadcast against each other.",
+    inputs: &["condition", "x", "y"],
+    pattern: OpPattern::Broadcast,
+    relation: |relation| {
+        let (condition, x, y) = (relation.tensor(0)?, relation.tensor(1)?, relation.tensor(2)?);
+        let dtype = relation.same_dtype(x.dtype, y.dtype)?;
+        Ok(Type::tensor_of(dtype, broadcast_dims(relation, [condition, x, y])?))
+    },
+    reference: Some(select),
+    properties: Properties::POINTWISE,
 }
 
-fn select(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
+fn select(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let shape = outputs[0].shape;
     let condition = Reader::new(&inputs[0]);
     let steps: Vec<Shape> = inputs.iter().map(|i| broadcast_strides(i.shape, shape.len())).collect();

@@ -1,8 +1,7 @@
 //! Concatenation, stacking and splitting of tensors.
 
-use super::elementwise::no_flops;
 use super::walk::split_at_axis;
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{AttrValue, Dim, TensorType, Type};
 use crate::op::facts::{LayoutRule, Properties, ResultMemory};
@@ -70,52 +69,43 @@ pub(super) fn concatenate(
     params: Params<'_>,
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+) -> Evaluation {
     let axis = params.int("axis").rem_euclid(outputs[0].shape.len() as i64) as usize;
     let outer = split_at_axis(outputs[0].shape, axis).0;
     concat(inputs, &mut outputs[0], outer);
     Ok(())
 }
 
-inventory::submit! {
-    OpDef {
-        name: "concatenate",
-        doc: "Tensors of a tuple, concatenated along an axis; all other dimensions must be equal.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[AXIS],
-        pattern: OpPattern::Injective,
-        relation: concatenate_type,
-        reference: Some(concatenate),
-        flops: no_flops,
-        properties: Properties::EXACT.layout(LayoutRule::Concatenation).result(ResultMemory::Concatenation),
-    }
+operator! {
+    name: "concatenate",
+    doc: "Tensors of a tuple, concatenated along an axis; all other dimensions must be equal.",
+    inputs: &["data"],
+    attrs: &[AXIS],
+    pattern: OpPattern::Injective,
+    relation: concatenate_type,
+    reference: Some(concatenate),
+    properties: Properties::EXACT.layout(LayoutRule::Concatenation).result(ResultMemory::Concatenation),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "stack",
-        doc: "Tensors of a tuple, all of the same shape, stacked along a new axis.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[AXIS],
-        pattern: OpPattern::Injective,
-        relation: |relation| {
-            let fields = fields(relation)?;
-            let axis = relation.axis(relation.params.int("axis"), fields[0].dims.len() + 1)?;
-            let mut dims = fields[0].dims.to_vec();
-            for field in &fields[1..] {
-                for (i, (result_dim, dim)) in dims.iter_mut().zip(&field.dims).enumerate() {
-                    *result_dim = relation.same_dim(&format!("axis {i}"), result_dim, dim)?;
-                }
+operator! {
+    name: "stack",
+    doc: "Tensors of a tuple, all of the same shape, stacked along a new axis.",
+    inputs: &["data"],
+    attrs: &[AXIS],
+    pattern: OpPattern::Injective,
+    relation: |relation| {
+        let fields = fields(relation)?;
+        let axis = relation.axis(relation.params.int("axis"), fields[0].dims.len() + 1)?;
+        let mut dims = fields[0].dims.to_vec();
+        for field in &fields[1..] {
+            for (i, (result_dim, dim)) in dims.iter_mut().zip(&field.dims).enumerate() {
+                *result_dim = relation.same_dim(&format!("axis {i}"), result_dim, dim)?;
             }
-            dims.insert(axis, Dim::Fixed(fields.len()));
-            Ok(Type::tensor_of(fields[0].dtype, dims))
-        },
-        reference: Some(concatenate),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+        }
+        dims.insert(axis, Dim::Fixed(fields.len()));
+        Ok(Type::tensor_of(fields[0].dtype, dims))
+    },
+    reference: Some(concatenate),
 }
 
 fn split_type(relation: &Relation<'_>) -> TypeResult {
@@ -166,11 +156,7 @@ fn split_type(relation: &Relation<'_>) -> TypeResult {
     })))
 }
 
-fn split(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn split(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let axis = params.int("axis").rem_euclid(inputs[0].shape.len() as i64) as usize;
     let outer = split_at_axis(inputs[0].shape, axis).0;
     if outer == 0 {
@@ -188,25 +174,20 @@ fn split(
     Ok(())
 }
 
-inventory::submit! {
-    OpDef {
-        name: "split",
-        doc: "A tuple of parts along an axis: a given number of equal parts, or parts that begin at the given indices.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[
-            AttrDef::new(
-                "indices_or_sections",
-                AttrKind::IntOrInts,
-                Default::Required,
-                "number of equal parts, or the first index of every part but the first",
-            ),
-            AXIS,
-        ],
-        pattern: OpPattern::Injective,
-        relation: split_type,
-        reference: Some(split),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "split",
+    doc: "A tuple of parts along an axis: a given number of equal parts, or parts that begin at the given indices.",
+    inputs: &["data"],
+    attrs: &[
+        AttrDef::new(
+            "indices_or_sections",
+            AttrKind::IntOrInts,
+            Default::Required,
+            "number of equal parts, or the first index of every part but the first",
+        ),
+        AXIS,
+    ],
+    pattern: OpPattern::Injective,
+    relation: split_type,
+    reference: Some(split),
 }

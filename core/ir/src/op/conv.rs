@@ -3,7 +3,7 @@
 use super::blocked::{self, BlockedCall};
 use super::spatial::{self, CanonicalDims, Window, WindowParams, each};
 use super::sum::{Sum, with_sum};
-use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Cost, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::cancel::Ticks;
 use crate::diag::{Diagnostic, codes, plural};
 use crate::ir::{Dim, Type};
@@ -138,23 +138,20 @@ pub(super) const fn transpose_attrs_2d(out_dtype: AttrDef) -> [AttrDef; 11] {
 
 macro_rules! conv {
     ($($axes:literal $name:literal $ones:tt $zeros:tt $data:literal $kernel:literal $layout:ident;)*) => {$(
-        inventory::submit! {
-            OpDef {
-                name: $name,
-                doc: "Cross-correlation of data with a kernel: out[n, o, p] = sum over i and taps t of \
-                      data[n, i, p * strides + t * dilation - padding] * weight[o, i, t]. With groups, output channels \
-                      of group g use only the input channels of group g; weight has in_channels / groups of them. \
-                      Size: floor((size + before + after - dilation * (kernel - 1) - 1) / stride) + 1. Integers are \
-                      summed exactly.",
-                arity: Arity::exactly(2),
-                inputs: &["data", "weight"],
-                attrs: &conv_attrs(&$ones, &$zeros, $data, $kernel, OUT_DTYPE),
-                pattern: OpPattern::OutEWiseFusable,
-                relation: conv_relation::<$axes>,
-                reference: Some(conv_reference),
-                flops: conv_flops::<$axes>,
-                properties: Properties::EXACT.sum(elements_of::<1>).layout(LayoutRule::$layout),
-            }
+        operator! {
+            name: $name,
+            doc: "Cross-correlation of data with a kernel: out[n, o, p] = sum over i and taps t of \
+                  data[n, i, p * strides + t * dilation - padding] * weight[o, i, t]. With groups, output channels \
+                  of group g use only the input channels of group g; weight has in_channels / groups of them. \
+                  Size: floor((size + before + after - dilation * (kernel - 1) - 1) / stride) + 1. Integers are \
+                  summed exactly.",
+            inputs: &["data", "weight"],
+            attrs: &conv_attrs(&$ones, &$zeros, $data, $kernel, OUT_DTYPE),
+            pattern: OpPattern::OutEWiseFusable,
+            relation: conv_relation::<$axes>,
+            reference: Some(conv_reference),
+            flops: conv_flops::<$axes>,
+            properties: Properties::EXACT.sum(elements_of::<1>).layout(LayoutRule::$layout),
         }
     )*};
 }
@@ -169,23 +166,20 @@ conv! {
 
 macro_rules! conv_transpose {
     ($($axes:literal $name:literal $ones:tt $zeros:tt $data:literal $kernel:literal;)*) => {$(
-        inventory::submit! {
-            OpDef {
-                name: $name,
-                doc: "Transposed convolution, the gradient of a convolution with respect to its data: every input \
-                      element adds weight[i, o, t] times itself at out[n, o, p * strides + t * dilation - padding]. \
-                      Size: stride * (size - 1) + dilation * (kernel - 1) + 1 + output_padding - before - after. The \
-                      first channel axis of the weight belongs to the data (written I for two spatial axes, O for one \
-                      and three, as in Relay).",
-                arity: Arity::exactly(2),
-                inputs: &["data", "weight"],
-                attrs: &transpose_attrs(&$ones, &$zeros, $data, $kernel, OUT_DTYPE),
-                pattern: OpPattern::OutEWiseFusable,
-                relation: transpose_relation::<$axes>,
-                reference: Some(transpose_reference),
-                flops: transpose_flops::<$axes>,
-                properties: Properties::EXACT.sum(elements_of::<1>),
-            }
+        operator! {
+            name: $name,
+            doc: "Transposed convolution, the gradient of a convolution with respect to its data: every input \
+                  element adds weight[i, o, t] times itself at out[n, o, p * strides + t * dilation - padding]. \
+                  Size: stride * (size - 1) + dilation * (kernel - 1) + 1 + output_padding - before - after. The \
+                  first channel axis of the weight belongs to the data (written I for two spatial axes, O for one \
+                  and three, as in Relay).",
+            inputs: &["data", "weight"],
+            attrs: &transpose_attrs(&$ones, &$zeros, $data, $kernel, OUT_DTYPE),
+            pattern: OpPattern::OutEWiseFusable,
+            relation: transpose_relation::<$axes>,
+            reference: Some(transpose_reference),
+            flops: transpose_flops::<$axes>,
+            properties: Properties::EXACT.sum(elements_of::<1>),
         }
     )*};
 }
@@ -356,11 +350,7 @@ pub(super) fn transpose_flops<const AXES: usize>(cost: &Cost<'_>) -> u64 {
     2u64.saturating_mul(cost.arg_len(0)).saturating_mul(kernel_volume::<AXES>(cost, true))
 }
 
-fn conv_reference(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn conv_reference(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     if let Some(blocked_result) = blocked::reference(&params, inputs, outputs, conv_reference) {
         return blocked_result;
     }
@@ -400,11 +390,7 @@ pub(super) fn convolve<A: Sum>(s: &ConvShape, x: &[A], w: &[A], y: &mut [A]) {
     }
 }
 
-fn transpose_reference(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn transpose_reference(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let shape = ConvShape::new(&params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
     with_sum!(inputs[0].dtype, A => {
         let mut y = vec![A::ZERO; outputs[0].len()];

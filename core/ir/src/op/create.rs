@@ -1,10 +1,10 @@
 //! Operators that create tensors from attributes, scalars, or the shape of an argument.
 
-use super::elementwise::{no_flops, same_as_input};
+use super::elementwise::same_as_input;
 use super::repeat::dims_of;
 use super::reshape::unknown_dims;
 use super::scalar::{Reader, Writer};
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{Arity, AttrDef, AttrKind, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
 use crate::op::facts::Properties;
@@ -46,19 +46,16 @@ fn of_computed_shape(relation: &Relation<'_>, i: usize) -> TypeResult {
 
 macro_rules! constants {
     ($($name:literal $number:literal $properties:ident $doc:literal, [$($input:literal)?], $attrs:expr, $relation:expr;)*) => {$(
-        inventory::submit! {
-            OpDef {
-                name: $name,
-                doc: $doc,
-                arity: Arity::exactly(0 $(+ { let _: &str = $input; 1 })?),
-                inputs: &[$($input)?],
-                attrs: $attrs,
-                pattern: OpPattern::ElemWise,
-                relation: $relation,
-                reference: Some(|_, _, outputs| { fill_number($number, &mut outputs[0]); Ok(()) }),
-                flops: no_flops,
-                properties: Properties::$properties,
-            }
+        operator! {
+            name: $name,
+            doc: $doc,
+            arity: Arity::exactly(0 $(+ { let _: &str = $input; 1 })?),
+            inputs: &[$($input)?],
+            attrs: $attrs,
+            pattern: OpPattern::ElemWise,
+            relation: $relation,
+            reference: Some(|_, _, outputs| { fill_number($number, &mut outputs[0]); Ok(()) }),
+            properties: Properties::$properties,
         }
     )*};
 }
@@ -90,58 +87,43 @@ fn full_type(relation: &Relation<'_>, dims: Vec<Dim>) -> TypeResult {
     Ok(Type::tensor_of(relation.params.dtype("dtype").unwrap_or(fill_dtype), dims))
 }
 
-inventory::submit! {
-    OpDef {
-        name: "full",
-        doc: "A tensor filled with the scalar fill_value.",
-        arity: Arity::exactly(1),
-        inputs: &["fill_value"],
-        attrs: &[SHAPE, FULL_DTYPE],
-        pattern: OpPattern::ElemWise,
-        relation: |relation| full_type(relation, dims_of(relation, &relation.params.ints("shape"))?),
-        reference: Some(|_, inputs, outputs| { fill(&inputs[0], &mut outputs[0]); Ok(()) }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "full",
+    doc: "A tensor filled with the scalar fill_value.",
+    inputs: &["fill_value"],
+    attrs: &[SHAPE, FULL_DTYPE],
+    pattern: OpPattern::ElemWise,
+    relation: |relation| full_type(relation, dims_of(relation, &relation.params.ints("shape"))?),
+    reference: Some(|_, inputs, outputs| { fill(&inputs[0], &mut outputs[0]); Ok(()) }),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "dyn.full",
-        doc: "full with a shape computed at run time.",
-        arity: Arity::exactly(2),
-        inputs: &["fill_value", "shape"],
-        attrs: &[FULL_DTYPE],
-        pattern: OpPattern::ElemWise,
-        relation: |relation| {
-            let dims = match relation.known_ints(1) {
-                Some(shape) => dims_of(relation, &shape)?,
-                None => unknown_dims(relation, 1)?,
-            };
-            full_type(relation, dims)
-        },
-        reference: Some(|_, inputs, outputs| { fill(&inputs[0], &mut outputs[0]); Ok(()) }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "dyn.full",
+    doc: "full with a shape computed at run time.",
+    inputs: &["fill_value", "shape"],
+    attrs: &[FULL_DTYPE],
+    pattern: OpPattern::ElemWise,
+    relation: |relation| {
+        let dims = match relation.known_ints(1) {
+            Some(shape) => dims_of(relation, &shape)?,
+            None => unknown_dims(relation, 1)?,
+        };
+        full_type(relation, dims)
+    },
+    reference: Some(|_, inputs, outputs| { fill(&inputs[0], &mut outputs[0]); Ok(()) }),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "full_like",
-        doc: "A tensor of the type of data, filled with the scalar fill_value.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "fill_value"],
-        attrs: &[],
-        pattern: OpPattern::ElemWise,
-        relation: |relation| {
-            scalar_argument(relation, 1)?;
-            same_as_input(relation)
-        },
-        reference: Some(|_, inputs, outputs| { fill(&inputs[1], &mut outputs[0]); Ok(()) }),
-        flops: no_flops,
-        properties: Properties::POINTWISE,
-    }
+operator! {
+    name: "full_like",
+    doc: "A tensor of the type of data, filled with the scalar fill_value.",
+    inputs: &["data", "fill_value"],
+    pattern: OpPattern::ElemWise,
+    relation: |relation| {
+        scalar_argument(relation, 1)?;
+        same_as_input(relation)
+    },
+    reference: Some(|_, inputs, outputs| { fill(&inputs[1], &mut outputs[0]); Ok(()) }),
+    properties: Properties::POINTWISE,
 }
 
 /// Returns the number of elements in the arithmetic progression from `start` up to but excluding `stop`.
@@ -168,34 +150,28 @@ fn steps(start: &TensorView<'_>, stop: &TensorView<'_>, step: &TensorView<'_>) -
     Ok(count as usize)
 }
 
-inventory::submit! {
-    OpDef {
-        name: "arange",
-        doc: "start, start + step, ... up to but excluding stop, for three scalars of one element type.",
-        arity: Arity::exactly(3),
-        inputs: &["start", "stop", "step"],
-        attrs: &[AttrDef::new("dtype", AttrKind::DType, Default::Str("float32"), "element type of the result")],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let dtype = scalar_argument(relation, 0)?;
-            relation.same_dtype(dtype, scalar_argument(relation, 1)?)?;
-            relation.same_dtype(dtype, scalar_argument(relation, 2)?)?;
-            let dim = match [0, 1, 2].map(|i| relation.values.get(i).copied().flatten()) {
-                [Some(start), Some(stop), Some(step)] => {
-                    let count = steps(&start.view(), &stop.view(), &step.view());
-                    Dim::Fixed(count.map_err(|message| relation.error(codes::types::BAD_ATTRIBUTE, message))?)
-                }
-                _ => Dim::Any,
-            };
-            Ok(Type::tensor_of(element_type(relation)?, [dim]))
-        },
-        reference: Some(arange),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "arange",
+    doc: "start, start + step, ... up to but excluding stop, for three scalars of one element type.",
+    inputs: &["start", "stop", "step"],
+    attrs: &[AttrDef::new("dtype", AttrKind::DType, Default::Str("float32"), "element type of the result")],
+    relation: |relation| {
+        let dtype = scalar_argument(relation, 0)?;
+        relation.same_dtype(dtype, scalar_argument(relation, 1)?)?;
+        relation.same_dtype(dtype, scalar_argument(relation, 2)?)?;
+        let dim = match [0, 1, 2].map(|i| relation.values.get(i).copied().flatten()) {
+            [Some(start), Some(stop), Some(step)] => {
+                let count = steps(&start.view(), &stop.view(), &step.view());
+                Dim::Fixed(count.map_err(|message| relation.error(codes::types::BAD_ATTRIBUTE, message))?)
+            }
+            _ => Dim::Any,
+        };
+        Ok(Type::tensor_of(element_type(relation)?, [dim]))
+    },
+    reference: Some(arange),
 }
 
-fn arange(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
+fn arange(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let count = steps(&inputs[0], &inputs[1], &inputs[2])?;
     if count != outputs[0].len() {
         return Err(format!("expected the inferred shape {:?}, found [{count}]", outputs[0].shape));
@@ -214,47 +190,37 @@ fn arange(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut
 const SHAPE_DTYPE: AttrDef =
     AttrDef::new("dtype", AttrKind::DType, Default::Str("int32"), "element type of the result");
 
-inventory::submit! {
-    OpDef {
-        name: "shape_of",
-        doc: "Dimensions of data as a vector.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[SHAPE_DTYPE],
-        pattern: OpPattern::Injective,
-        relation: |relation| {
-            let rank = relation.tensor(0)?.dims.len();
-            Ok(Type::tensor(element_type(relation)?, &[rank]))
-        },
-        reference: Some(|_, inputs, outputs| {
-            let mut out = Writer::new(&mut outputs[0]);
-            for (i, &n) in inputs[0].shape.iter().enumerate() {
-                out.set_int(i, n as i128);
-            }
-            Ok(())
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "shape_of",
+    doc: "Dimensions of data as a vector.",
+    inputs: &["data"],
+    attrs: &[SHAPE_DTYPE],
+    pattern: OpPattern::Injective,
+    relation: |relation| {
+        let rank = relation.tensor(0)?.dims.len();
+        Ok(Type::tensor(element_type(relation)?, &[rank]))
+    },
+    reference: Some(|_, inputs, outputs| {
+        let mut out = Writer::new(&mut outputs[0]);
+        for (i, &n) in inputs[0].shape.iter().enumerate() {
+            out.set_int(i, n as i128);
+        }
+        Ok(())
+    }),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "ndarray_size",
-        doc: "Number of elements of data.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[SHAPE_DTYPE],
-        pattern: OpPattern::Injective,
-        relation: |relation| {
-            relation.tensor(0)?;
-            Ok(Type::scalar(element_type(relation)?))
-        },
-        reference: Some(|_, inputs, outputs| {
-            Writer::new(&mut outputs[0]).set_int(0, inputs[0].len() as i128);
-            Ok(())
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "ndarray_size",
+    doc: "Number of elements of data.",
+    inputs: &["data"],
+    attrs: &[SHAPE_DTYPE],
+    pattern: OpPattern::Injective,
+    relation: |relation| {
+        relation.tensor(0)?;
+        Ok(Type::scalar(element_type(relation)?))
+    },
+    reference: Some(|_, inputs, outputs| {
+        Writer::new(&mut outputs[0]).set_int(0, inputs[0].len() as i128);
+        Ok(())
+    }),
 }

@@ -3,33 +3,30 @@
 use super::index::{in_bounds, integer_argument, integers};
 use super::scalar::{Writer, max_or_nan};
 use super::spatial::{self, CanonicalDims, Window, WindowParams, each};
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::cancel::Ticks;
 use crate::diag::codes;
 use crate::ir::{AttrValue, Dim, Type};
 use crate::op::facts::{ErrorModel, Properties};
 use crate::tensor::{TensorView, TensorViewMut};
 
-inventory::submit! {
-    OpDef {
-        name: "image.crop_and_resize",
-        doc: "Parts of images, resized to crop_size. A box is (y1, x1, y2, x2), where 0 and 1 are the first and the last \
-              row or column; box_indices has the image of each. Coordinates outside of the image give extrapolation_value.",
-        arity: Arity::exactly(3),
-        inputs: &["data", "boxes", "box_indices"],
-        attrs: &[
-            AttrDef::new("crop_size", AttrKind::Ints, Default::Required, "height and width of the result"),
-            AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes"),
-            AttrDef::new("method", AttrKind::Str, Default::Str("bilinear"), "bilinear or nearest_neighbor"),
-            AttrDef::new("extrapolation_value", AttrKind::Float, Default::Float(0.0), "value outside of the image"),
-            AttrDef::new("out_dtype", AttrKind::DType, Default::Str(""), "element type of the result; that of data if empty"),
-        ],
-        pattern: OpPattern::Injective,
-        relation: crop_type,
-        reference: Some(crop_and_resize),
-        flops: |cost| cost.ret_len().saturating_mul(8),
-        properties: Properties::EXACT.error(ErrorModel::Interpolation),
-    }
+operator! {
+    name: "image.crop_and_resize",
+    doc: "Parts of images, resized to crop_size. A box is (y1, x1, y2, x2), where 0 and 1 are the first and the last \
+          row or column; box_indices has the image of each. Coordinates outside of the image give extrapolation_value.",
+    inputs: &["data", "boxes", "box_indices"],
+    attrs: &[
+        AttrDef::new("crop_size", AttrKind::Ints, Default::Required, "height and width of the result"),
+        AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes"),
+        AttrDef::new("method", AttrKind::Str, Default::Str("bilinear"), "bilinear or nearest_neighbor"),
+        AttrDef::new("extrapolation_value", AttrKind::Float, Default::Float(0.0), "value outside of the image"),
+        AttrDef::new("out_dtype", AttrKind::DType, Default::Str(""), "element type of the result; that of data if empty"),
+    ],
+    pattern: OpPattern::Injective,
+    relation: crop_type,
+    reference: Some(crop_and_resize),
+    flops: |cost| cost.ret_len().saturating_mul(8),
+    properties: Properties::EXACT.error(ErrorModel::Interpolation),
 }
 
 fn crop_type(relation: &Relation<'_>) -> TypeResult {
@@ -69,11 +66,7 @@ fn crop_coordinate(i: usize, count: usize, size: usize, first: f64, last: f64) -
     Some(fraction * extent).filter(|coordinate| (0.0..=extent).contains(coordinate))
 }
 
-fn crop_and_resize(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn crop_and_resize(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let layout = params.string("layout");
     let data = CanonicalDims::new(inputs[0].shape, &layout, "NC");
     let out = CanonicalDims::new(outputs[0].shape, &layout, "NC");
@@ -106,66 +99,60 @@ fn crop_and_resize(
     Ok(())
 }
 
-inventory::submit! {
-    OpDef {
-        name: "image.affine_grid",
-        doc: "Grid of coordinates for image.grid_sample: data is (batch, 2, 3), the result (batch, 2, height, width) with \
-              data * (x, y, 1), where x and y run from -1 to 1.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[AttrDef::new("target_shape", AttrKind::Ints, Default::Required, "height and width of the grid")],
-        pattern: OpPattern::Injective,
-        relation: |relation| {
-            let data = relation.tensor(0)?;
-            let size = spatial::per_axis(relation, "target_shape", 2, 1)?;
-            let has_size = |axis: usize, n: usize| data.dims[axis].fixed().is_none_or(|dim| dim == n);
-            if data.dims.len() != 3 || !has_size(1, 2) || !has_size(2, 3) || !data.dtype.is_float() {
-                let message = format!("data: expected floats of shape (batch, 2, 3), found {}", relation.args[0]);
-                return Err(relation.mismatch(message));
-            }
-            let sizes = [2, size[0] as usize, size[1] as usize].map(Dim::Fixed);
-            Ok(Type::tensor_of(data.dtype, [data.dims[0].clone()].into_iter().chain(sizes)))
-        },
-        reference: Some(|_, inputs, outputs| {
-            let (data, &[_, _, height, width]) = (inputs[0].to_f64s(), outputs[0].shape) else {
-                return Err(format!("result: expected 4 dimensions, found {}", outputs[0].shape.len()));
-            };
-            let at = |i: usize, count: usize| if count > 1 { 2.0 * i as f64 / (count as f64 - 1.0) - 1.0 } else { -1.0 };
-            let value = |i: usize| {
-                let row = &data[i / (height * width) * 3..][..3];
-                row[0] * at(i % width, width) + row[1] * at(i / width % height, height) + row[2]
-            };
-            let count = outputs[0].len();
-            Writer::new(&mut outputs[0]).store((0..count).map(value));
-            Ok(())
-        }),
-        flops: |cost| cost.ret_len().saturating_mul(4),
-        properties: Properties::EXACT.sum(|_, _, _| 3),
-    }
+operator! {
+    name: "image.affine_grid",
+    doc: "Grid of coordinates for image.grid_sample: data is (batch, 2, 3), the result (batch, 2, height, width) with \
+          data * (x, y, 1), where x and y run from -1 to 1.",
+    inputs: &["data"],
+    attrs: &[AttrDef::new("target_shape", AttrKind::Ints, Default::Required, "height and width of the grid")],
+    pattern: OpPattern::Injective,
+    relation: |relation| {
+        let data = relation.tensor(0)?;
+        let size = spatial::per_axis(relation, "target_shape", 2, 1)?;
+        let has_size = |axis: usize, n: usize| data.dims[axis].fixed().is_none_or(|dim| dim == n);
+        if data.dims.len() != 3 || !has_size(1, 2) || !has_size(2, 3) || !data.dtype.is_float() {
+            let message = format!("data: expected floats of shape (batch, 2, 3), found {}", relation.args[0]);
+            return Err(relation.mismatch(message));
+        }
+        let sizes = [2, size[0] as usize, size[1] as usize].map(Dim::Fixed);
+        Ok(Type::tensor_of(data.dtype, [data.dims[0].clone()].into_iter().chain(sizes)))
+    },
+    reference: Some(|_, inputs, outputs| {
+        let (data, &[_, _, height, width]) = (inputs[0].to_f64s(), outputs[0].shape) else {
+            return Err(format!("result: expected 4 dimensions, found {}", outputs[0].shape.len()));
+        };
+        let at = |i: usize, count: usize| if count > 1 { 2.0 * i as f64 / (count as f64 - 1.0) - 1.0 } else { -1.0 };
+        let value = |i: usize| {
+            let row = &data[i / (height * width) * 3..][..3];
+            row[0] * at(i % width, width) + row[1] * at(i / width % height, height) + row[2]
+        };
+        let count = outputs[0].len();
+        Writer::new(&mut outputs[0]).store((0..count).map(value));
+        Ok(())
+    }),
+    flops: |cost| cost.ret_len().saturating_mul(4),
+    properties: Properties::EXACT.sum(|_, _, _| 3),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "image.dilation2d",
-        doc: "Grayscale dilation: out[n, c, p] = max over taps t of data[n, c, p * strides + t * dilations - padding] + \
-              weight[c, t]. Padding counts as 0.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "weight"],
-        attrs: &[
-            AttrDef::new("strides", AttrKind::Ints, Default::Ints(&[1, 1]), "stride of the window per axis"),
-            AttrDef::new("padding", AttrKind::Ints, Default::Ints(&[0, 0]),
-                "padding: one value, one per axis, or all values before the axes followed by all values after"),
-            AttrDef::new("dilations", AttrKind::Ints, Default::Ints(&[1, 1]), "distance between taps per axis"),
-            AttrDef::new("data_layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes of data and result"),
-            AttrDef::new("kernel_layout", AttrKind::Str, Default::Str("IHW"), "order of the axes of weight"),
-            AttrDef::new("out_dtype", AttrKind::DType, Default::Str(""), "element type of the result; that of data if empty"),
-        ],
-        pattern: OpPattern::OutEWiseFusable,
-        relation: dilation_type,
-        reference: Some(dilation),
-        flops: |cost| cost.ret_len().saturating_mul(cost.arg_len(1)),
-        properties: Properties::EXACT.ulps(1.0),
-    }
+operator! {
+    name: "image.dilation2d",
+    doc: "Grayscale dilation: out[n, c, p] = max over taps t of data[n, c, p * strides + t * dilations - padding] + \
+          weight[c, t]. Padding counts as 0.",
+    inputs: &["data", "weight"],
+    attrs: &[
+        AttrDef::new("strides", AttrKind::Ints, Default::Ints(&[1, 1]), "stride of the window per axis"),
+        AttrDef::new("padding", AttrKind::Ints, Default::Ints(&[0, 0]),
+            "padding: one value, one per axis, or all values before the axes followed by all values after"),
+        AttrDef::new("dilations", AttrKind::Ints, Default::Ints(&[1, 1]), "distance between taps per axis"),
+        AttrDef::new("data_layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes of data and result"),
+        AttrDef::new("kernel_layout", AttrKind::Str, Default::Str("IHW"), "order of the axes of weight"),
+        AttrDef::new("out_dtype", AttrKind::DType, Default::Str(""), "element type of the result; that of data if empty"),
+    ],
+    pattern: OpPattern::OutEWiseFusable,
+    relation: dilation_type,
+    reference: Some(dilation),
+    flops: |cost| cost.ret_len().saturating_mul(cost.arg_len(1)),
+    properties: Properties::EXACT.ulps(1.0),
 }
 
 fn dilation_type(relation: &Relation<'_>) -> TypeResult {
@@ -191,11 +178,7 @@ fn dilation_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(relation.params.dtype("out_dtype").unwrap_or(dtype), dims))
 }
 
-fn dilation(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn dilation(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let layout = params.string("data_layout");
     let data = CanonicalDims::new(inputs[0].shape, &layout, "NC");
     let out = CanonicalDims::new(outputs[0].shape, &layout, "NC");

@@ -260,9 +260,12 @@ fn elements(ty: &Type) -> u64 {
 /// Reason for the failure of a reference (a negative size, an index out of bounds); shown with the operator's name.
 pub type ReferenceError = String;
 
+/// Outcome of a reference implementation.
+pub type Evaluation = Result<(), ReferenceError>;
+
 /// Naive implementation: plain loops with sums in binary64, written for clarity. Tuple arguments and results are
 /// flattened. Inputs have the types that the relation accepted, outputs the type that it returned.
-pub type Reference = fn(Params<'_>, &[TensorView<'_>], &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError>;
+pub type Reference = fn(Params<'_>, &[TensorView<'_>], &mut [TensorViewMut<'_>]) -> Evaluation;
 
 /// Returns an upper bound in bytes on the intermediate results of a reference: four 64-bit numbers (values in binary64,
 /// sums, indices) for each element read or written. Callers [reserve](crate::tensor::memory::reserve) this memory.
@@ -277,7 +280,7 @@ pub struct OpDef {
     pub name: &'static str,
     /// Description in one paragraph: result, shapes, source of the formula.
     pub doc: &'static str,
-    /// Number of arguments.
+    /// Number of arguments; by default, that of `inputs`.
     pub arity: Arity,
     /// Names of the arguments, for messages and the operator reference.
     pub inputs: &'static [&'static str],
@@ -299,6 +302,29 @@ pub struct OpDef {
 inventory::collect!(OpDef);
 
 impl OpDef {
+    /// What [`operator!`] takes for the fields that an entry leaves out: an operator that is not fused, computes nothing,
+    /// and whose results are exact.
+    pub(super) const DEFAULT: OpDef = OpDef {
+        name: "",
+        doc: "",
+        arity: Arity::exactly(usize::MAX),
+        inputs: &[],
+        attrs: &[],
+        pattern: OpPattern::Opaque,
+        relation: |relation| Err(relation.mismatch("this operator has no type relation")),
+        reference: None,
+        flops: |_| 0,
+        properties: Properties::EXACT,
+    };
+
+    /// Sets the number of arguments that an entry leaves out.
+    pub(super) const fn with_arity(mut self) -> OpDef {
+        if self.arity.max == usize::MAX {
+            self.arity = Arity::exactly(self.inputs.len());
+        }
+        self
+    }
+
     /// Returns the attribute named `name`.
     pub fn attr(&self, name: &str) -> Option<&'static AttrDef> {
         self.attrs.iter().find(|a| a.name == name)

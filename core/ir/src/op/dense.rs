@@ -2,7 +2,7 @@
 
 use super::conv::product_dtype;
 use super::sum::{Sum, with_sum};
-use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Cost, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::cancel::Ticks;
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
@@ -81,66 +81,54 @@ fn largest_dimension(_: &Params<'_>, shapes: &[&[usize]], _: &[usize]) -> usize 
     shapes.first().and_then(|data| data.iter().copied().max()).unwrap_or(1)
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.dense",
-        doc: "data * transposed weight: (..., in) and (units, in) produce (..., units). Integers are summed exactly.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "weight"],
-        attrs: &[UNITS, OUT_DTYPE],
-        pattern: OpPattern::OutEWiseFusable,
-        relation: matmul_relation,
-        reference: Some(matmul_reference),
-        flops,
-        properties: Properties::EXACT.sum(largest_dimension),
-    }
+operator! {
+    name: "nn.dense",
+    doc: "data * transposed weight: (..., in) and (units, in) produce (..., units). Integers are summed exactly.",
+    inputs: &["data", "weight"],
+    attrs: &[UNITS, OUT_DTYPE],
+    pattern: OpPattern::OutEWiseFusable,
+    relation: matmul_relation,
+    reference: Some(matmul_reference),
+    flops,
+    properties: Properties::EXACT.sum(largest_dimension),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.matmul",
-        doc: "Product of two matrices, either of which may be transposed; the first operand may have further \
-              leading axes unless it is transposed. Integers are summed exactly.",
-        arity: Arity::exactly(2),
-        inputs: &["tensor_a", "tensor_b"],
-        attrs: &[UNITS, OUT_DTYPE, TRANSPOSE_A, TRANSPOSE_B],
-        pattern: OpPattern::OutEWiseFusable,
-        relation: matmul_relation,
-        reference: Some(matmul_reference),
-        flops,
-        properties: Properties::EXACT.sum(largest_dimension),
-    }
+operator! {
+    name: "nn.matmul",
+    doc: "Product of two matrices, either of which may be transposed; the first operand may have further \
+          leading axes unless it is transposed. Integers are summed exactly.",
+    inputs: &["tensor_a", "tensor_b"],
+    attrs: &[UNITS, OUT_DTYPE, TRANSPOSE_A, TRANSPOSE_B],
+    pattern: OpPattern::OutEWiseFusable,
+    relation: matmul_relation,
+    reference: Some(matmul_reference),
+    flops,
+    properties: Properties::EXACT.sum(largest_dimension),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.batch_matmul",
-        doc: "One matrix product per batch: (b, m, k) and (b, k, n) produce (b, m, n); a batch of 1 is broadcast to the \
-              batch of the other operand. In the text format, neither operand is transposed by default.",
-        arity: Arity::exactly(2),
-        inputs: &["tensor_a", "tensor_b"],
-        attrs: &[OUT_DTYPE, TRANSPOSE_A, TRANSPOSE_B],
-        pattern: OpPattern::OutEWiseFusable,
-        relation: batch_relation,
-        reference: Some(matmul_reference),
-        flops,
-        properties: Properties::EXACT.sum(largest_dimension),
-    }
+operator! {
+    name: "nn.batch_matmul",
+    doc: "One matrix product per batch: (b, m, k) and (b, k, n) produce (b, m, n); a batch of 1 is broadcast to the \
+          batch of the other operand. In the text format, neither operand is transposed by default.",
+    inputs: &["tensor_a", "tensor_b"],
+    attrs: &[OUT_DTYPE, TRANSPOSE_A, TRANSPOSE_B],
+    pattern: OpPattern::OutEWiseFusable,
+    relation: batch_relation,
+    reference: Some(matmul_reference),
+    flops,
+    properties: Properties::EXACT.sum(largest_dimension),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.bias_add",
-        doc: "data + bias, with a 1-d bias along one axis of data.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "bias"],
-        attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Int(1), "axis of the bias")],
-        pattern: OpPattern::Broadcast,
-        relation: bias_relation,
-        reference: Some(bias_reference),
-        flops: |cost| cost.ret_len(),
-        properties: Properties::EXACT.layout(LayoutRule::Axis).ulps(1.0),
-    }
+operator! {
+    name: "nn.bias_add",
+    doc: "data + bias, with a 1-d bias along one axis of data.",
+    inputs: &["data", "bias"],
+    attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Int(1), "axis of the bias")],
+    pattern: OpPattern::Broadcast,
+    relation: bias_relation,
+    reference: Some(bias_reference),
+    flops: |cost| cost.ret_len(),
+    properties: Properties::EXACT.layout(LayoutRule::Axis).ulps(1.0),
 }
 
 /// Returns the row and column dimensions of an operand, after transposition.
@@ -229,11 +217,7 @@ pub(super) fn flops(cost: &Cost<'_>) -> u64 {
     2u64.saturating_mul(cost.ret_len()).saturating_mul(terms.unwrap_or(0) as u64)
 }
 
-fn matmul_reference(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn matmul_reference(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let s = MatMulShape::new(&params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
     with_sum!(inputs[0].dtype, A => {
         let mut out = vec![A::ZERO; outputs[0].len()];
@@ -263,11 +247,7 @@ pub(super) fn multiply<A: Sum>(s: &MatMulShape, a: &[A], b: &[A], out: &mut [A])
     }
 }
 
-fn bias_reference(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn bias_reference(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let axis = params.int("axis");
     let axis = if axis < 0 { axis + inputs[0].shape.len() as i64 } else { axis } as usize;
     let inner: usize = inputs[0].shape[axis + 1..].iter().product();
@@ -293,31 +273,28 @@ pub(super) const fn pack_attrs(out_dtype: AttrDef) -> [AttrDef; 3] {
     [UNITS, out_dtype, WEIGHT_LAYOUT]
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.contrib_dense_pack",
-        doc: "nn.dense with a weight in blocks of units, (units / n, in, n), or in blocks of units and inputs, (units / n, \
-              in / c, n, c).",
-        arity: Arity::exactly(2),
-        inputs: &["data", "weight"],
-        attrs: &pack_attrs(OUT_DTYPE),
-        pattern: OpPattern::OutEWiseFusable,
-        relation: pack_relation,
-        reference: Some(|_, inputs, outputs| {
-            let s = PackedShape::new(inputs[0].shape, inputs[1].shape);
-            with_sum!(inputs[0].dtype, A => {
-                let mut out = vec![A::ZERO; outputs[0].len()];
-                s.multiply::<A>(&A::load(&inputs[0]), &A::load(&inputs[1]), &mut out);
-                A::store(&out, &mut outputs[0]);
-            });
-            Ok(())
-        }),
-        flops: |cost| {
-            let rows = cost.args.first().and_then(Type::as_tensor).and_then(|t| t.dims.first()).map_or(1, Dim::number);
-            cost.arg_len(1).saturating_mul(2 * rows as u64)
-        },
-        properties: Properties::EXACT.sum(largest_dimension),
-    }
+operator! {
+    name: "nn.contrib_dense_pack",
+    doc: "nn.dense with a weight in blocks of units, (units / n, in, n), or in blocks of units and inputs, (units / n, \
+          in / c, n, c).",
+    inputs: &["data", "weight"],
+    attrs: &pack_attrs(OUT_DTYPE),
+    pattern: OpPattern::OutEWiseFusable,
+    relation: pack_relation,
+    reference: Some(|_, inputs, outputs| {
+        let s = PackedShape::new(inputs[0].shape, inputs[1].shape);
+        with_sum!(inputs[0].dtype, A => {
+            let mut out = vec![A::ZERO; outputs[0].len()];
+            s.multiply::<A>(&A::load(&inputs[0]), &A::load(&inputs[1]), &mut out);
+            A::store(&out, &mut outputs[0]);
+        });
+        Ok(())
+    }),
+    flops: |cost| {
+        let rows = cost.args.first().and_then(Type::as_tensor).and_then(|t| t.dims.first()).map_or(1, Dim::number);
+        cost.arg_len(1).saturating_mul(2 * rows as u64)
+    },
+    properties: Properties::EXACT.sum(largest_dimension),
 }
 
 pub(super) fn pack_relation(relation: &Relation<'_>) -> TypeResult {

@@ -5,35 +5,30 @@ use super::scalar::{Writer, max_or_nan};
 use super::spatial::{self, CanonicalDims, each};
 use super::vision::float_tensor_of_rank;
 use super::walk::gather;
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::cancel::Ticks;
 use crate::diag::codes;
 use crate::ir::{Dim, DimExpr, Type};
 use crate::op::facts::{ErrorModel, Properties};
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
-inventory::submit! {
-    OpDef {
-        name: "vision.regular_non_max_suppression",
-        doc: "Boxes that no better box of their class overlaps: boxes is (batch, boxes, 4) with y1, x1, y2, x2, scores \
-              (batch, boxes, classes), where the classes before the last num_classes are background. The results, the best \
-              first and padded with zeros, are boxes (batch, max_detections, 4), classes, scores, and the number of \
-              detections of each batch element.",
-        arity: Arity::exactly(2),
-        inputs: &["boxes", "scores"],
-        attrs: &[
-            AttrDef::new("max_detections_per_class", AttrKind::Int, Default::Required, "maximum number of boxes of a class"),
-            AttrDef::new("max_detections", AttrKind::Int, Default::Required, "number of rows of the results"),
-            AttrDef::new("num_classes", AttrKind::Int, Default::Required, "number of classes without background"),
-            AttrDef::new("iou_threshold", AttrKind::Float, Default::Required, "greatest overlap of two boxes of a class, as intersection over union"),
-            AttrDef::new("score_threshold", AttrKind::Float, Default::Required, "least score of a box"),
-        ],
-        pattern: OpPattern::Opaque,
-        relation: regular_nms_type,
-        reference: Some(regular_nms),
-        flops: |cost| cost.arg_len(1).saturating_mul(10),
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "vision.regular_non_max_suppression",
+    doc: "Boxes that no better box of their class overlaps: boxes is (batch, boxes, 4) with y1, x1, y2, x2, scores \
+          (batch, boxes, classes), where the classes before the last num_classes are background. The results, the best \
+          first and padded with zeros, are boxes (batch, max_detections, 4), classes, scores, and the number of \
+          detections of each batch element.",
+    inputs: &["boxes", "scores"],
+    attrs: &[
+        AttrDef::new("max_detections_per_class", AttrKind::Int, Default::Required, "maximum number of boxes of a class"),
+        AttrDef::new("max_detections", AttrKind::Int, Default::Required, "number of rows of the results"),
+        AttrDef::new("num_classes", AttrKind::Int, Default::Required, "number of classes without background"),
+        AttrDef::new("iou_threshold", AttrKind::Float, Default::Required, "greatest overlap of two boxes of a class, as intersection over union"),
+        AttrDef::new("score_threshold", AttrKind::Float, Default::Required, "least score of a box"),
+    ],
+    relation: regular_nms_type,
+    reference: Some(regular_nms),
+    flops: |cost| cost.arg_len(1).saturating_mul(10),
 }
 
 fn regular_nms_type(relation: &Relation<'_>) -> TypeResult {
@@ -71,11 +66,7 @@ fn box_overlap(a: &[f64], b: &[f64]) -> f64 {
     intersection / (area(a) + area(b) - intersection)
 }
 
-fn regular_nms(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn regular_nms(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let (boxes, scores) = (inputs[0].to_f64s(), inputs[1].to_f64s());
     let &[batch, count, all_classes] = inputs[1].shape else {
         return Err(format!("scores: expected 3 dimensions, found {}", inputs[1].shape.len()));
@@ -122,24 +113,21 @@ fn regular_nms(
     Ok(())
 }
 
-inventory::submit! {
-    OpDef {
-        name: "vision.roi_pool",
-        doc: "For each region of data a grid of pooled_size bins with the maximum of the elements in each; 0 for an empty \
-              bin. rois is (count, 5): batch index, x1, y1, x2, y2, rounded to elements after multiplication by spatial_scale.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "rois"],
-        attrs: &[
-            AttrDef::new("pooled_size", AttrKind::Ints, Default::Required, "height and width of the result"),
-            AttrDef::new("spatial_scale", AttrKind::Float, Default::Required, "ratio of the size of the data to that of the image in which coordinates are given"),
-            AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes, NCHW or NHWC"),
-        ],
-        pattern: OpPattern::OutEWiseFusable,
-        relation: roi_pool_type,
-        reference: Some(roi_pool),
-        flops: |cost| cost.arg_len(0),
-        properties: Properties::SELECTS,
-    }
+operator! {
+    name: "vision.roi_pool",
+    doc: "For each region of data a grid of pooled_size bins with the maximum of the elements in each; 0 for an empty \
+          bin. rois is (count, 5): batch index, x1, y1, x2, y2, rounded to elements after multiplication by spatial_scale.",
+    inputs: &["data", "rois"],
+    attrs: &[
+        AttrDef::new("pooled_size", AttrKind::Ints, Default::Required, "height and width of the result"),
+        AttrDef::new("spatial_scale", AttrKind::Float, Default::Required, "ratio of the size of the data to that of the image in which coordinates are given"),
+        AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes, NCHW or NHWC"),
+    ],
+    pattern: OpPattern::OutEWiseFusable,
+    relation: roi_pool_type,
+    reference: Some(roi_pool),
+    flops: |cost| cost.arg_len(0),
+    properties: Properties::SELECTS,
 }
 
 fn roi_pool_type(relation: &Relation<'_>) -> TypeResult {
@@ -154,11 +142,7 @@ fn roi_pool_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(data.dtype, dims))
 }
 
-fn roi_pool(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn roi_pool(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let layout = params.string("layout");
     let data = CanonicalDims::new(inputs[0].shape, &layout, "NC");
     let out = CanonicalDims::new(outputs[0].shape, &layout, "NC");
@@ -190,92 +174,84 @@ fn roi_pool(
     Ok(())
 }
 
-inventory::submit! {
-    OpDef {
-        name: "vision.yolo_reorg",
-        doc: "Reorganization of the data (n, c, h, w) of the detector YOLO to (n, c * stride^2, h / stride, w / stride): the \
-              elements in the order of reading data as (n, c / stride^2, h * stride, w * stride), every stride-th element of \
-              its rows and columns first.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[AttrDef::new("stride", AttrKind::Int, Default::Int(1), "distance between elements")],
-        pattern: OpPattern::Injective,
-        relation: |relation| {
-            let data = relation.tensor(0)?;
-            let stride = relation.params.int("stride");
-            if !(1..=1 << 15).contains(&stride) {
-                let message = format!("stride: expected an integer from 1 to 32768, found {stride}");
-                return Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
-            }
-            let [n, c, h, w] = &data.dims[..] else {
-                return Err(relation.mismatch(format!("data: expected 4 dimensions, found {}", relation.args[0])));
-            };
-            let square = stride * stride;
-            let is_divisible = |dim: &Dim, n: i64| dim.fixed().is_none_or(|size| size as i64 % n == 0);
-            if !is_divisible(c, square) || !is_divisible(h, stride) || !is_divisible(w, stride) {
-                return Err(relation.mismatch(format!(
-                    "data: expected channels divisible by {square}, and height and width by {stride}, found {}",
-                    relation.args[0]
-                )));
-            }
-            let divided = |dim: &Dim| match dim.fixed() {
-                Some(size) => Dim::Fixed(size / stride as usize),
-                None => Dim::compute([dim], |[dim]| dim.floor_div(&DimExpr::constant(stride))),
-            };
-            let channels = match c.fixed() {
-                Some(size) => spatial::to_dim(relation, size as i128 * i128::from(square))?,
-                None => Dim::compute([c], |[c]| c.scale(square)),
-            };
-            Ok(Type::tensor_of(data.dtype, [n.clone(), channels, divided(h), divided(w)]))
-        },
-        reference: Some(|params, inputs, outputs| {
-            let stride = params.int("stride") as usize;
-            let &[_, channels, height, width] = inputs[0].shape else {
-                return Err(format!("data: expected 4 dimensions, found {}", inputs[0].shape.len()));
-            };
-            let planes = (channels / (stride * stride)).max(1);
-            let mut position = 0;
-            gather(&inputs[0], &mut outputs[0], |_| {
-                let (x, y, rest) = (position % width, position / width % height, position / width / height);
-                let (channel, n) = (rest % channels, rest / channels);
-                position += 1;
-                let (plane, part) = (channel % planes, channel / planes);
-                let (column, row) = (x * stride + part % stride, y * stride + part / stride);
-                column + width * stride * (row + height * stride * (plane + planes * n))
-            });
-            Ok(())
-        }),
-        flops: |_| 0,
-        properties: Properties::SELECTS,
-    }
+operator! {
+    name: "vision.yolo_reorg",
+    doc: "Reorganization of the data (n, c, h, w) of the detector YOLO to (n, c * stride^2, h / stride, w / stride): the \
+          elements in the order of reading data as (n, c / stride^2, h * stride, w * stride), every stride-th element of \
+          its rows and columns first.",
+    inputs: &["data"],
+    attrs: &[AttrDef::new("stride", AttrKind::Int, Default::Int(1), "distance between elements")],
+    pattern: OpPattern::Injective,
+    relation: |relation| {
+        let data = relation.tensor(0)?;
+        let stride = relation.params.int("stride");
+        if !(1..=1 << 15).contains(&stride) {
+            let message = format!("stride: expected an integer from 1 to 32768, found {stride}");
+            return Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
+        }
+        let [n, c, h, w] = &data.dims[..] else {
+            return Err(relation.mismatch(format!("data: expected 4 dimensions, found {}", relation.args[0])));
+        };
+        let square = stride * stride;
+        let is_divisible = |dim: &Dim, n: i64| dim.fixed().is_none_or(|size| size as i64 % n == 0);
+        if !is_divisible(c, square) || !is_divisible(h, stride) || !is_divisible(w, stride) {
+            return Err(relation.mismatch(format!(
+                "data: expected channels divisible by {square}, and height and width by {stride}, found {}",
+                relation.args[0]
+            )));
+        }
+        let divided = |dim: &Dim| match dim.fixed() {
+            Some(size) => Dim::Fixed(size / stride as usize),
+            None => Dim::compute([dim], |[dim]| dim.floor_div(&DimExpr::constant(stride))),
+        };
+        let channels = match c.fixed() {
+            Some(size) => spatial::to_dim(relation, size as i128 * i128::from(square))?,
+            None => Dim::compute([c], |[c]| c.scale(square)),
+        };
+        Ok(Type::tensor_of(data.dtype, [n.clone(), channels, divided(h), divided(w)]))
+    },
+    reference: Some(|params, inputs, outputs| {
+        let stride = params.int("stride") as usize;
+        let &[_, channels, height, width] = inputs[0].shape else {
+            return Err(format!("data: expected 4 dimensions, found {}", inputs[0].shape.len()));
+        };
+        let planes = (channels / (stride * stride)).max(1);
+        let mut position = 0;
+        gather(&inputs[0], &mut outputs[0], |_| {
+            let (x, y, rest) = (position % width, position / width % height, position / width / height);
+            let (channel, n) = (rest % channels, rest / channels);
+            position += 1;
+            let (plane, part) = (channel % planes, channel / planes);
+            let (column, row) = (x * stride + part % stride, y * stride + part / stride);
+            column + width * stride * (row + height * stride * (plane + planes * n))
+        });
+        Ok(())
+    }),
+    properties: Properties::SELECTS,
 }
 
-inventory::submit! {
-    OpDef {
-        name: "vision.proposal",
-        doc: "Proposals of a region proposal network (S. Ren et al., Faster R-CNN, 2015): the anchors of each element, with \
-              the sizes in scales and ratios, are moved by bbox_pred (batch, 4 * anchors, h, w) and clipped to the image; \
-              the best ones by cls_prob (batch, 2 * anchors, h, w) that overlap no better one are rows (batch index, x1, \
-              y1, x2, y2), which repeat until there are rpn_post_nms_top_n for each image. im_info has height, width and \
-              scale of each image.",
-        arity: Arity::exactly(3),
-        inputs: &["cls_prob", "bbox_pred", "im_info"],
-        attrs: &[
-            AttrDef::new("scales", AttrKind::Floats, Default::Floats(&[4.0, 8.0, 16.0, 32.0]), "sizes of anchors, in units of feature_stride"),
-            AttrDef::new("ratios", AttrKind::Floats, Default::Floats(&[0.5, 1.0, 2.0]), "ratios of height and width of anchors"),
-            AttrDef::new("feature_stride", AttrKind::Int, Default::Int(16), "distance between elements, in pixels of the image"),
-            AttrDef::new("threshold", AttrKind::Float, Default::Float(0.7), "greatest overlap of two proposals, as intersection over union"),
-            AttrDef::new("rpn_pre_nms_top_n", AttrKind::Int, Default::Int(6000), "number of the best boxes that are considered; all if not positive"),
-            AttrDef::new("rpn_post_nms_top_n", AttrKind::Int, Default::Int(300), "number of proposals for each image"),
-            AttrDef::new("rpn_min_size", AttrKind::Int, Default::Int(16), "least height and width, in pixels before scaling"),
-            AttrDef::new("iou_loss", AttrKind::Bool, Default::Bool(false), "true if bbox_pred is added to the corners"),
-        ],
-        pattern: OpPattern::Opaque,
-        relation: proposal_type,
-        reference: Some(proposal),
-        flops: |cost| cost.arg_len(1).saturating_mul(10),
-        properties: Properties::EXACT.error(ErrorModel::Ulps(16.0)),
-    }
+operator! {
+    name: "vision.proposal",
+    doc: "Proposals of a region proposal network (S. Ren et al., Faster R-CNN, 2015): the anchors of each element, with \
+          the sizes in scales and ratios, are moved by bbox_pred (batch, 4 * anchors, h, w) and clipped to the image; \
+          the best ones by cls_prob (batch, 2 * anchors, h, w) that overlap no better one are rows (batch index, x1, \
+          y1, x2, y2), which repeat until there are rpn_post_nms_top_n for each image. im_info has height, width and \
+          scale of each image.",
+    inputs: &["cls_prob", "bbox_pred", "im_info"],
+    attrs: &[
+        AttrDef::new("scales", AttrKind::Floats, Default::Floats(&[4.0, 8.0, 16.0, 32.0]), "sizes of anchors, in units of feature_stride"),
+        AttrDef::new("ratios", AttrKind::Floats, Default::Floats(&[0.5, 1.0, 2.0]), "ratios of height and width of anchors"),
+        AttrDef::new("feature_stride", AttrKind::Int, Default::Int(16), "distance between elements, in pixels of the image"),
+        AttrDef::new("threshold", AttrKind::Float, Default::Float(0.7), "greatest overlap of two proposals, as intersection over union"),
+        AttrDef::new("rpn_pre_nms_top_n", AttrKind::Int, Default::Int(6000), "number of the best boxes that are considered; all if not positive"),
+        AttrDef::new("rpn_post_nms_top_n", AttrKind::Int, Default::Int(300), "number of proposals for each image"),
+        AttrDef::new("rpn_min_size", AttrKind::Int, Default::Int(16), "least height and width, in pixels before scaling"),
+        AttrDef::new("iou_loss", AttrKind::Bool, Default::Bool(false), "true if bbox_pred is added to the corners"),
+    ],
+    relation: proposal_type,
+    reference: Some(proposal),
+    flops: |cost| cost.arg_len(1).saturating_mul(10),
+    properties: Properties::EXACT.error(ErrorModel::Ulps(16.0)),
 }
 
 fn proposal_type(relation: &Relation<'_>) -> TypeResult {
@@ -337,11 +313,7 @@ fn pixel_overlap(a: &[f64; 4], b: &[f64; 4]) -> f64 {
     intersection / (area(a) + area(b) - intersection)
 }
 
-fn proposal(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn proposal(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let (scores, deltas, images) = (inputs[0].to_f64s(), inputs[1].to_f64s(), inputs[2].to_f64s());
     let &[batch, _, height, width] = inputs[0].shape else {
         return Err(format!("cls_prob: expected 4 dimensions, found {}", inputs[0].shape.len()));

@@ -3,9 +3,7 @@
 
 use super::facts::{Properties, elements_along_axis, reduced_elements};
 use super::reshape::unknown_dims;
-use super::{
-    Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult, get, lookup,
-};
+use super::{AttrDef, AttrKind, Default, Evaluation, OpDef, OpPattern, Params, Relation, TypeResult, get, lookup};
 use crate::diag::codes;
 use crate::ir::{AttrValue, Attrs, Dim, Type};
 use crate::tensor::{TensorView, TensorViewMut};
@@ -69,11 +67,7 @@ fn same_dims(relation: &Relation<'_>) -> TypeResult {
     }
 }
 
-fn reference(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn reference(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let axes = inputs[1]
         .to_i64s()
         .ok_or_else(|| format!("axis: expected integers that fit int64, found {}", inputs[1].dtype))?;
@@ -89,19 +83,16 @@ fn reference(
 
 macro_rules! operators {
     ($($name:literal, $attrs:expr, $pattern:ident, $relation:ident, $properties:expr, $doc:literal;)*) => {$(
-        inventory::submit! {
-            OpDef {
-                name: $name,
-                doc: $doc,
-                arity: Arity::exactly(2),
-                inputs: &["data", "axis"],
-                attrs: $attrs,
-                pattern: OpPattern::$pattern,
-                relation: $relation,
-                reference: Some(reference),
-                flops: |cost| cost.arg_len(0),
-                properties: $properties,
-            }
+        operator! {
+            name: $name,
+            doc: $doc,
+            inputs: &["data", "axis"],
+            attrs: $attrs,
+            pattern: OpPattern::$pattern,
+            relation: $relation,
+            reference: Some(reference),
+            flops: |cost| cost.arg_len(0),
+            properties: $properties,
         }
     )*};
 }

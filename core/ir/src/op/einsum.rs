@@ -2,28 +2,24 @@
 
 use super::scalar::{Reader, Writer};
 use super::walk::{for_each_index, offset, strides};
-use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Cost, Default, Evaluation, Params, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
 use crate::op::facts::{Properties, elements_of};
 use crate::tensor::{Shape, TensorView, TensorViewMut};
 
-inventory::submit! {
-    OpDef {
-        name: "einsum",
-        doc: "Sums of products of the operands' elements, as in numpy: each operand has a label per axis, axes with equal \
-              labels share an index, and labels that the result does not have are summed over. `...` stands for further \
-              axes, which broadcast. Without `->` the result has `...` and the labels that occur once, in alphabetical \
-              order.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[AttrDef::new("equation", AttrKind::Str, Default::Required, "equation such as \"bij,bjk->bik\"")],
-        pattern: OpPattern::Opaque,
-        relation: einsum_type,
-        reference: Some(einsum),
-        flops,
-        properties: Properties::EXACT.sum(elements_of::<0>),
-    }
+operator! {
+    name: "einsum",
+    doc: "Sums of products of the operands' elements, as in numpy: each operand has a label per axis, axes with equal \
+          labels share an index, and labels that the result does not have are summed over. `...` stands for further \
+          axes, which broadcast. Without `->` the result has `...` and the labels that occur once, in alphabetical \
+          order.",
+    inputs: &["data"],
+    attrs: &[AttrDef::new("equation", AttrKind::Str, Default::Required, "equation such as \"bij,bjk->bik\"")],
+    relation: einsum_type,
+    reference: Some(einsum),
+    flops,
+    properties: Properties::EXACT.sum(elements_of::<0>),
 }
 
 /// Maximum number of distinct labels.
@@ -181,11 +177,7 @@ fn flops(cost: &Cost<'_>) -> u64 {
     equation.all().iter().map(size).fold(tensors.len() as u64, u64::saturating_mul)
 }
 
-fn einsum(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn einsum(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let ranks: Vec<usize> = inputs.iter().map(|input| input.shape.len()).collect();
     let equation = Equation::parse(&params.string("equation"), &ranks)?;
     let all_labels = equation.all();

@@ -1,7 +1,7 @@
 //! Elementwise unary operators: each output element depends on the input element at the same index.
 
 use super::scalar::{Reader, Writer};
-use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Cost, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::Type;
 use crate::op::facts::{LayoutRule, Properties};
@@ -22,11 +22,6 @@ pub(super) fn with_element_type(relation: &Relation<'_>, dtype: DType) -> TypeRe
 /// Counts one operation per output element.
 pub(super) fn one_flop_per_element(cost: &Cost<'_>) -> u64 {
     cost.ret_len()
-}
-
-/// Returns the cost of operators that only move data.
-pub(super) fn no_flops(_: &Cost<'_>) -> u64 {
-    0
 }
 
 /// Computes each element in binary64 and rounds once.
@@ -56,19 +51,15 @@ pub(super) fn map_exact(
 
 macro_rules! unary {
     ($($name:literal, $properties:expr, $doc:literal, $run:expr;)*) => {$(
-        inventory::submit! {
-            OpDef {
-                name: $name,
-                doc: $doc,
-                arity: Arity::exactly(1),
-                inputs: &["data"],
-                attrs: &[],
-                pattern: OpPattern::ElemWise,
-                relation: same_as_input,
-                reference: Some(|_, inputs, outputs| { ($run)(inputs, outputs); Ok(()) }),
-                flops: one_flop_per_element,
-                properties: $properties,
-            }
+        operator! {
+            name: $name,
+            doc: $doc,
+            inputs: &["data"],
+            pattern: OpPattern::ElemWise,
+            relation: same_as_input,
+            reference: Some(|_, inputs, outputs| { ($run)(inputs, outputs); Ok(()) }),
+            flops: one_flop_per_element,
+            properties: $properties,
         }
     )*};
 }
@@ -139,25 +130,21 @@ pub(super) fn copy(inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>])
 
 macro_rules! classify {
     ($($name:literal, $doc:literal, $f:expr;)*) => {$(
-        inventory::submit! {
-            OpDef {
-                name: $name,
-                doc: $doc,
-                arity: Arity::exactly(1),
-                inputs: &["data"],
-                attrs: &[],
-                pattern: OpPattern::ElemWise,
-                relation: |relation| with_element_type(relation, DType::Bool),
-                reference: Some(|_, inputs, outputs| {
-                    let values = inputs[0].to_f64s();
-                    for (out, x) in outputs[0].data.iter_mut().zip(values) {
-                        *out = u8::from(($f)(x));
-                    }
-                    Ok(())
-                }),
-                flops: one_flop_per_element,
-                properties: Properties::POINTWISE,
-            }
+        operator! {
+            name: $name,
+            doc: $doc,
+            inputs: &["data"],
+            pattern: OpPattern::ElemWise,
+            relation: |relation| with_element_type(relation, DType::Bool),
+            reference: Some(|_, inputs, outputs| {
+                let values = inputs[0].to_f64s();
+                for (out, x) in outputs[0].data.iter_mut().zip(values) {
+                    *out = u8::from(($f)(x));
+                }
+                Ok(())
+            }),
+            flops: one_flop_per_element,
+            properties: Properties::POINTWISE,
         }
     )*};
 }
@@ -168,54 +155,43 @@ classify! {
     "isfinite", "True where x is neither infinite nor NaN; true for integers.", f64::is_finite;
 }
 
-inventory::submit! {
-    OpDef {
-        name: "bitwise_not",
-        doc: "Bitwise complement of an integer; the logical not of a Boolean.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[],
-        pattern: OpPattern::ElemWise,
-        relation: |relation| {
-            let dtype = relation.tensor(0)?.dtype;
-            if dtype.is_float() {
-                return Err(relation.mismatch(format!("expected integers or Booleans, found {dtype}")));
-            }
-            same_as_input(relation)
-        },
-        reference: Some(|_, inputs, outputs| {
-            let is_boolean = inputs[0].dtype == DType::Bool;
-            map_exact(inputs, outputs, &|x| x, &|x| if is_boolean { i128::from(x == 0) } else { !x });
-            Ok(())
-        }),
-        flops: one_flop_per_element,
-        properties: Properties::POINTWISE,
-    }
+operator! {
+    name: "bitwise_not",
+    doc: "Bitwise complement of an integer; the logical not of a Boolean.",
+    inputs: &["data"],
+    pattern: OpPattern::ElemWise,
+    relation: |relation| {
+        let dtype = relation.tensor(0)?.dtype;
+        if dtype.is_float() {
+            return Err(relation.mismatch(format!("expected integers or Booleans, found {dtype}")));
+        }
+        same_as_input(relation)
+    },
+    reference: Some(|_, inputs, outputs| {
+        let is_boolean = inputs[0].dtype == DType::Bool;
+        map_exact(inputs, outputs, &|x| x, &|x| if is_boolean { i128::from(x == 0) } else { !x });
+        Ok(())
+    }),
+    flops: one_flop_per_element,
+    properties: Properties::POINTWISE,
 }
 
-inventory::submit! {
-    OpDef {
-        name: "clip",
-        doc: "min(max(x, a_min), a_max); NaN stays NaN.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[
-            AttrDef::new("a_min", AttrKind::Float, Default::Required, "lower bound"),
-            AttrDef::new("a_max", AttrKind::Float, Default::Required, "upper bound"),
-        ],
-        pattern: OpPattern::ElemWise,
-        relation: same_as_input,
-        reference: Some(clip),
-        flops: one_flop_per_element,
-        properties: Properties::POINTWISE,
-    }
+operator! {
+    name: "clip",
+    doc: "min(max(x, a_min), a_max); NaN stays NaN.",
+    inputs: &["data"],
+    attrs: &[
+        AttrDef::new("a_min", AttrKind::Float, Default::Required, "lower bound"),
+        AttrDef::new("a_max", AttrKind::Float, Default::Required, "upper bound"),
+    ],
+    pattern: OpPattern::ElemWise,
+    relation: same_as_input,
+    reference: Some(clip),
+    flops: one_flop_per_element,
+    properties: Properties::POINTWISE,
 }
 
-fn clip(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn clip(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let (low, high) = (params.float("a_min"), params.float("a_max"));
     let clamp = |x: f64| {
         if x < low {
@@ -235,87 +211,72 @@ fn clip(
     Ok(())
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.leaky_relu",
-        doc: "x where x is positive, alpha * x elsewhere.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[AttrDef::new("alpha", AttrKind::Float, Default::Float(0.25), "slope for negative x")],
-        pattern: OpPattern::ElemWise,
-        relation: same_as_input,
-        reference: Some(|params, inputs, outputs| {
-            let alpha = params.float("alpha");
-            map(inputs, outputs, &|x| if x > 0.0 { x } else { alpha * x });
-            Ok(())
-        }),
-        flops: one_flop_per_element,
-        properties: Properties::POINTWISE.ulps(1.0),
-    }
+operator! {
+    name: "nn.leaky_relu",
+    doc: "x where x is positive, alpha * x elsewhere.",
+    inputs: &["data"],
+    attrs: &[AttrDef::new("alpha", AttrKind::Float, Default::Float(0.25), "slope for negative x")],
+    pattern: OpPattern::ElemWise,
+    relation: same_as_input,
+    reference: Some(|params, inputs, outputs| {
+        let alpha = params.float("alpha");
+        map(inputs, outputs, &|x| if x > 0.0 { x } else { alpha * x });
+        Ok(())
+    }),
+    flops: one_flop_per_element,
+    properties: Properties::POINTWISE.ulps(1.0),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "cast",
-        doc: "x converted to another element type. Integers wrap. A float is rounded to the nearest float, or truncated \
-              to an integer, which saturates (NaN becomes 0) or, below 8 bits, wraps. A Boolean is true for every \
-              nonzero value.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[
-            AttrDef::new("dtype", AttrKind::DType, Default::Required, "element type of the result"),
-            AttrDef::new("saturate", AttrKind::Bool, Default::Bool(true),
-                "true to saturate to the range of an 8-bit float; false for infinity, or NaN in a type without infinities"),
-            AttrDef::new("round_mode", AttrKind::Str, Default::Str("up"),
-                "rounding to float8_e8m0fnu: up, down or nearest"),
-        ],
-        pattern: OpPattern::ElemWise,
-        relation: |relation| {
-            let dtype = relation.params.dtype("dtype");
-            let missing_dtype = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype: expected an element type, found \"\"");
-            if rounding(&relation.params).is_none() {
-                let round_mode = relation.params.string("round_mode");
-                let message = format!("round_mode: expected up, down or nearest, found \"{round_mode}\"");
-                return Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
-            }
-            with_element_type(relation, dtype.ok_or_else(missing_dtype)?)
-        },
-        reference: Some(cast),
-        flops: no_flops,
-        properties: Properties::POINTWISE,
-    }
+operator! {
+    name: "cast",
+    doc: "x converted to another element type. Integers wrap. A float is rounded to the nearest float, or truncated \
+          to an integer, which saturates (NaN becomes 0) or, below 8 bits, wraps. A Boolean is true for every \
+          nonzero value.",
+    inputs: &["data"],
+    attrs: &[
+        AttrDef::new("dtype", AttrKind::DType, Default::Required, "element type of the result"),
+        AttrDef::new("saturate", AttrKind::Bool, Default::Bool(true),
+            "true to saturate to the range of an 8-bit float; false for infinity, or NaN in a type without infinities"),
+        AttrDef::new("round_mode", AttrKind::Str, Default::Str("up"),
+            "rounding to float8_e8m0fnu: up, down or nearest"),
+    ],
+    pattern: OpPattern::ElemWise,
+    relation: |relation| {
+        let dtype = relation.params.dtype("dtype");
+        let missing_dtype = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype: expected an element type, found \"\"");
+        if rounding(&relation.params).is_none() {
+            let round_mode = relation.params.string("round_mode");
+            let message = format!("round_mode: expected up, down or nearest, found \"{round_mode}\"");
+            return Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
+        }
+        with_element_type(relation, dtype.ok_or_else(missing_dtype)?)
+    },
+    reference: Some(cast),
+    properties: Properties::POINTWISE,
 }
 
-inventory::submit! {
-    OpDef {
-        name: "reinterpret",
-        doc: "Bits of x reinterpreted as an element type of the same width.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[AttrDef::new("dtype", AttrKind::DType, Default::Required, "element type of the result")],
-        pattern: OpPattern::ElemWise,
-        relation: |relation| {
-            let source = relation.tensor(0)?.dtype;
-            let missing_dtype = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype: expected an element type, found \"\"");
-            let target = relation.params.dtype("dtype").ok_or_else(missing_dtype)?;
-            if source.bits() != target.bits() {
-                let message = format!("dtype: expected a type of {} bits, found {target}", source.bits());
-                return Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
-            }
-            with_element_type(relation, target)
-        },
-        reference: Some(reinterpret),
-        flops: no_flops,
-        properties: Properties::POINTWISE,
-    }
+operator! {
+    name: "reinterpret",
+    doc: "Bits of x reinterpreted as an element type of the same width.",
+    inputs: &["data"],
+    attrs: &[AttrDef::new("dtype", AttrKind::DType, Default::Required, "element type of the result")],
+    pattern: OpPattern::ElemWise,
+    relation: |relation| {
+        let source = relation.tensor(0)?.dtype;
+        let missing_dtype = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype: expected an element type, found \"\"");
+        let target = relation.params.dtype("dtype").ok_or_else(missing_dtype)?;
+        if source.bits() != target.bits() {
+            let message = format!("dtype: expected a type of {} bits, found {target}", source.bits());
+            return Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
+        }
+        with_element_type(relation, target)
+    },
+    reference: Some(reinterpret),
+    properties: Properties::POINTWISE,
 }
 
 /// Copies the bits. A Boolean is normalized, and an integer of fewer than 8 bits is sign- or zero-extended to a byte.
-fn reinterpret(
-    _: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn reinterpret(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let dtype = outputs[0].dtype;
     let unused_bits = 8usize.saturating_sub(dtype.bits());
     for (out, &byte) in outputs[0].data.iter_mut().zip(inputs[0].data) {
@@ -329,19 +290,14 @@ fn reinterpret(
     Ok(())
 }
 
-inventory::submit! {
-    OpDef {
-        name: "cast_like",
-        doc: "data cast to the element type of dtype_like.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "dtype_like"],
-        attrs: &[],
-        pattern: OpPattern::ElemWise,
-        relation: |relation| with_element_type(relation, relation.tensor(1)?.dtype),
-        reference: Some(cast),
-        flops: no_flops,
-        properties: Properties::POINTWISE,
-    }
+operator! {
+    name: "cast_like",
+    doc: "data cast to the element type of dtype_like.",
+    inputs: &["data", "dtype_like"],
+    pattern: OpPattern::ElemWise,
+    relation: |relation| with_element_type(relation, relation.tensor(1)?.dtype),
+    reference: Some(cast),
+    properties: Properties::POINTWISE,
 }
 
 /// Returns the power-of-two rounding in attribute `round_mode`.
@@ -354,11 +310,7 @@ fn rounding(params: &Params<'_>) -> Option<PowerRounding> {
     }
 }
 
-fn cast(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn cast(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let dtype = outputs[0].dtype;
     if dtype.is_small_float() {
         let x = Reader::new(&inputs[0]);

@@ -2,31 +2,27 @@
 
 use super::scalar::Writer;
 use super::walk::{for_each_index, offset, strides};
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Default, Evaluation, Params, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
 use crate::op::facts::{Properties, elements_of};
 use crate::tensor::{TensorView, TensorViewMut};
 
-inventory::submit! {
-    OpDef {
-        name: "nn.col2im",
-        doc: "Adds blocks to an image of zeros, each at its position: data is (n, c * block elements, blocks), the result (n, \
-              c, image_shape..). The blocks are those of a convolution over the image with this kernel, in row-major \
-              order. image_shape and block_shape are integer vectors, which may be computed at run time.",
-        arity: Arity::exactly(3),
-        inputs: &["data", "image_shape", "block_shape"],
-        attrs: &[
-            AttrDef::new("strides", AttrKind::Ints, Default::Ints(&[1]), "distance between blocks per axis"),
-            AttrDef::new("padding", AttrKind::Ints, Default::Ints(&[0]), "padding before all axes, then after all axes"),
-            AttrDef::new("dilation", AttrKind::Ints, Default::Ints(&[1]), "distance between elements of a block"),
-        ],
-        pattern: OpPattern::Opaque,
-        relation: fold_type,
-        reference: Some(fold),
-        flops: |cost| cost.arg_len(0),
-        properties: Properties::EXACT.sum(elements_of::<2>),
-    }
+operator! {
+    name: "nn.col2im",
+    doc: "Adds blocks to an image of zeros, each at its position: data is (n, c * block elements, blocks), the result (n, \
+          c, image_shape..). The blocks are those of a convolution over the image with this kernel, in row-major \
+          order. image_shape and block_shape are integer vectors, which may be computed at run time.",
+    inputs: &["data", "image_shape", "block_shape"],
+    attrs: &[
+        AttrDef::new("strides", AttrKind::Ints, Default::Ints(&[1]), "distance between blocks per axis"),
+        AttrDef::new("padding", AttrKind::Ints, Default::Ints(&[0]), "padding before all axes, then after all axes"),
+        AttrDef::new("dilation", AttrKind::Ints, Default::Ints(&[1]), "distance between elements of a block"),
+    ],
+    relation: fold_type,
+    reference: Some(fold),
+    flops: |cost| cost.arg_len(0),
+    properties: Properties::EXACT.sum(elements_of::<2>),
 }
 
 fn fold_type(relation: &Relation<'_>) -> TypeResult {
@@ -104,11 +100,7 @@ impl Shape {
     }
 }
 
-fn fold(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn fold(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let ints = |i: usize| {
         inputs[i].to_i64s().ok_or_else(|| {
             let name = ["data", "image_shape", "block_shape"][i];

@@ -7,7 +7,7 @@ use super::reshape::unknown_dims;
 use super::spatial::{self, CanonicalDims, Window, WindowParams, each};
 use super::sum::{Sum, with_sum};
 use super::walk::{broadcast_strides, for_each_index, offset};
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::cancel::Ticks;
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, TensorType, Type};
@@ -31,7 +31,7 @@ fn collapsed_type(relation: &Relation<'_>, data: &TensorType, dims: Vec<Dim>) ->
     Ok(Type::tensor_of(data.dtype, dims))
 }
 
-fn collapse(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
+fn collapse(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let shape = inputs[0].shape;
     let strides = broadcast_strides(outputs[0].shape, shape.len());
     with_sum!(inputs[0].dtype, A => {
@@ -48,43 +48,36 @@ fn collapse(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewM
     Ok(())
 }
 
-inventory::submit! {
-    OpDef {
-        name: "collapse_sum_like",
-        doc: "data summed over the axes along which collapse_type is broadcast to the shape of data.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "collapse_type"],
-        attrs: &[],
-        pattern: OpPattern::CommReduce,
-        relation: |relation| collapsed_type(relation, relation.tensor(0)?, relation.tensor(1)?.dims.to_vec()),
-        reference: Some(collapse),
-        flops: |cost| cost.arg_len(0),
-        properties: Properties::EXACT.sum(reduced_elements),
-    }
+operator! {
+    name: "collapse_sum_like",
+    doc: "data summed over the axes along which collapse_type is broadcast to the shape of data.",
+    inputs: &["data", "collapse_type"],
+    pattern: OpPattern::CommReduce,
+    relation: |relation| collapsed_type(relation, relation.tensor(0)?, relation.tensor(1)?.dims.to_vec()),
+    reference: Some(collapse),
+    flops: |cost| cost.arg_len(0),
+    properties: Properties::EXACT.sum(reduced_elements),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "collapse_sum_to",
-        doc: "data summed over the axes along which a tensor of the given shape is broadcast to the shape of data.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "shape"],
-        attrs: &[
-            AttrDef::new("shape", AttrKind::Ints, Default::None, "shape of the result if argument 1 is not constant"),
-            AttrDef::new("dtype", AttrKind::DType, Default::Str(""), "not used; Relay's attributes have it"),
-        ],
-        pattern: OpPattern::CommReduce,
-        relation: |relation| {
-            let dims = match relation.known_ints(1).or_else(|| relation.params.opt_ints("shape")) {
-                Some(shape) => dims_of(relation, &shape)?,
-                None => unknown_dims(relation, 1)?,
-            };
-            collapsed_type(relation, relation.tensor(0)?, dims)
-        },
-        reference: Some(collapse),
-        flops: |cost| cost.arg_len(0),
-        properties: Properties::EXACT.sum(reduced_elements),
-    }
+operator! {
+    name: "collapse_sum_to",
+    doc: "data summed over the axes along which a tensor of the given shape is broadcast to the shape of data.",
+    inputs: &["data", "shape"],
+    attrs: &[
+        AttrDef::new("shape", AttrKind::Ints, Default::None, "shape of the result if argument 1 is not constant"),
+        AttrDef::new("dtype", AttrKind::DType, Default::Str(""), "not used; Relay's attributes have it"),
+    ],
+    pattern: OpPattern::CommReduce,
+    relation: |relation| {
+        let dims = match relation.known_ints(1).or_else(|| relation.params.opt_ints("shape")) {
+            Some(shape) => dims_of(relation, &shape)?,
+            None => unknown_dims(relation, 1)?,
+        };
+        collapsed_type(relation, relation.tensor(0)?, dims)
+    },
+    reference: Some(collapse),
+    flops: |cost| cost.arg_len(0),
+    properties: Properties::EXACT.sum(reduced_elements),
 }
 
 /// Returns the type of the data, after a check that the gradient has the type of the pooled data.
@@ -142,73 +135,64 @@ fn pool_gradient(
     f64::store(&sums, &mut outputs[0]);
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.max_pool2d_grad",
-        doc: "Gradient of nn.max_pool2d with respect to its data, the second argument: each element of the gradient of the \
-              result, the first argument, is added to the first one of the largest elements of its window.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "grad"],
-        attrs: &max_attrs_2d(),
-        pattern: OpPattern::OutEWiseFusable,
-        relation: pool_gradient_type,
-        reference: Some(|params, inputs, outputs| {
-            pool_gradient(&params, inputs, outputs, &|elements, members| {
-                let largest = members.iter().copied().reduce(|a, b| if elements[b] > elements[a] { b } else { a });
-                largest.map(|member| (member, 1.0)).into_iter().collect()
-            });
-            Ok(())
-        }),
-        flops: pool_flops,
-        properties: Properties::EXACT.sum(elements_of::<0>),
-    }
+operator! {
+    name: "nn.max_pool2d_grad",
+    doc: "Gradient of nn.max_pool2d with respect to its data, the second argument: each element of the gradient of the \
+          result, the first argument, is added to the first one of the largest elements of its window.",
+    inputs: &["data", "grad"],
+    attrs: &max_attrs_2d(),
+    pattern: OpPattern::OutEWiseFusable,
+    relation: pool_gradient_type,
+    reference: Some(|params, inputs, outputs| {
+        pool_gradient(&params, inputs, outputs, &|elements, members| {
+            let largest = members.iter().copied().reduce(|a, b| if elements[b] > elements[a] { b } else { a });
+            largest.map(|member| (member, 1.0)).into_iter().collect()
+        });
+        Ok(())
+    }),
+    flops: pool_flops,
+    properties: Properties::EXACT.sum(elements_of::<0>),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.avg_pool2d_grad",
-        doc: "Gradient of nn.avg_pool2d with respect to its data, the second argument: each element of the gradient of the \
-              result, the first argument, is divided by the size of its window, with count_include_pad including padding, \
-              and added to all elements of the window.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "grad"],
-        attrs: &avg_attrs_2d(),
-        pattern: OpPattern::OutEWiseFusable,
-        relation: pool_gradient_type,
-        reference: Some(|params, inputs, outputs| {
-            let window: i64 = params.per_axis("pool_size", 2).iter().product();
-            let includes_padding = params.bool("count_include_pad");
-            pool_gradient(&params, inputs, outputs, &|_, members| {
-                let count = if includes_padding { window as f64 } else { members.len().max(1) as f64 };
-                members.iter().map(|&member| (member, 1.0 / count)).collect()
-            });
-            Ok(())
-        }),
-        flops: pool_flops,
-        properties: Properties::EXACT.sum(elements_of::<0>),
-    }
+operator! {
+    name: "nn.avg_pool2d_grad",
+    doc: "Gradient of nn.avg_pool2d with respect to its data, the second argument: each element of the gradient of the \
+          result, the first argument, is divided by the size of its window, with count_include_pad including padding, \
+          and added to all elements of the window.",
+    inputs: &["data", "grad"],
+    attrs: &avg_attrs_2d(),
+    pattern: OpPattern::OutEWiseFusable,
+    relation: pool_gradient_type,
+    reference: Some(|params, inputs, outputs| {
+        let window: i64 = params.per_axis("pool_size", 2).iter().product();
+        let includes_padding = params.bool("count_include_pad");
+        pool_gradient(&params, inputs, outputs, &|_, members| {
+            let count = if includes_padding { window as f64 } else { members.len().max(1) as f64 };
+            members.iter().map(|&member| (member, 1.0 / count)).collect()
+        });
+        Ok(())
+    }),
+    flops: pool_flops,
+    properties: Properties::EXACT.sum(elements_of::<0>),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.conv2d_backward_weight",
-        doc: "Gradient of nn.conv2d with respect to its weight, from the gradient of the result and the data: \
-              weight[o, i, t] = sum over n and p of grad[n, o, p] * data[n, i, p * strides + t * dilation - padding]. As \
-              in Relay, data_layout is the layout of grad, kernel_layout that of data, and out_layout that of the result.",
-        arity: Arity::exactly(2),
-        inputs: &["grad", "data"],
-        attrs: &attrs_2d(AttrDef::new(
-            "out_dtype", AttrKind::DType, Default::Str(""), "element type of the result; that of grad if empty",
-        )),
-        pattern: OpPattern::OutEWiseFusable,
-        relation: weight_gradient_type,
-        reference: Some(weight_gradient),
-        flops: |cost| {
-            let taps: i64 = cost.params.ints("kernel_size").iter().product();
-            cost.arg_len(0).saturating_mul(2 * taps.max(1) as u64)
-        },
-        properties: Properties::EXACT.sum(elements_of::<0>),
-    }
+operator! {
+    name: "nn.conv2d_backward_weight",
+    doc: "Gradient of nn.conv2d with respect to its weight, from the gradient of the result and the data: \
+          weight[o, i, t] = sum over n and p of grad[n, o, p] * data[n, i, p * strides + t * dilation - padding]. As \
+          in Relay, data_layout is the layout of grad, kernel_layout that of data, and out_layout that of the result.",
+    inputs: &["grad", "data"],
+    attrs: &attrs_2d(AttrDef::new(
+        "out_dtype", AttrKind::DType, Default::Str(""), "element type of the result; that of grad if empty",
+    )),
+    pattern: OpPattern::OutEWiseFusable,
+    relation: weight_gradient_type,
+    reference: Some(weight_gradient),
+    flops: |cost| {
+        let taps: i64 = cost.params.ints("kernel_size").iter().product();
+        cost.arg_len(0).saturating_mul(2 * taps.max(1) as u64)
+    },
+    properties: Properties::EXACT.sum(elements_of::<0>),
 }
 
 fn weight_gradient_type(relation: &Relation<'_>) -> TypeResult {
@@ -254,11 +238,7 @@ fn weight_gradient_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(relation.params.dtype("out_dtype").unwrap_or(dtype), dims))
 }
 
-fn weight_gradient(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn weight_gradient(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let gradient = CanonicalDims::new(inputs[0].shape, &params.string("data_layout"), "NC");
     let data = CanonicalDims::new(inputs[1].shape, &params.string("kernel_layout"), "NC");
     let weight = CanonicalDims::new(outputs[0].shape, &params.string("out_layout"), "OI");

@@ -3,7 +3,7 @@
 use super::resize::cubic_kernel;
 use super::scalar::Writer;
 use super::walk::{for_each_index, offset, strides};
-use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Cost, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
 use crate::op::facts::{ErrorModel, Properties};
@@ -15,28 +15,25 @@ const CUBIC: f64 = -0.75;
 const METHODS: [&str; 4] = ["nearest", "bilinear", "linear", "bicubic"];
 const PADDINGS: [&str; 3] = ["zeros", "border", "reflection"];
 
-inventory::submit! {
-    OpDef {
-        name: "image.grid_sample",
-        doc: "Samples data (n, c, spatial..) at the coordinates of grid, for each output element one per spatial axis in \
-              [-1, 1]. With layout NCHW the grid is (n, axes, spatial..), with NHWC (n, spatial.., axes). The first \
-              coordinate belongs to the last axis of the data. Taps outside the data are 0 (zeros), the element at the \
-              border, or the data reflected at its border.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "grid"],
-        attrs: &[
-            AttrDef::new("method", AttrKind::Str, Default::Str("bilinear"), "nearest, bilinear (or linear) or bicubic"),
-            AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "NCHW (NCDHW), or NHWC: the grid's coordinates last"),
-            AttrDef::new("padding_mode", AttrKind::Str, Default::Str("zeros"), "zeros, border or reflection"),
-            AttrDef::new("align_corners", AttrKind::Bool, Default::Bool(true),
-                "true if -1 and 1 are the centers of the corner elements, false if they are the edges of the image"),
-        ],
-        pattern: OpPattern::Injective,
-        relation: sample_type,
-        reference: Some(sample),
-        flops,
-        properties: Properties::EXACT.error(ErrorModel::Interpolation),
-    }
+operator! {
+    name: "image.grid_sample",
+    doc: "Samples data (n, c, spatial..) at the coordinates of grid, for each output element one per spatial axis in \
+          [-1, 1]. With layout NCHW the grid is (n, axes, spatial..), with NHWC (n, spatial.., axes). The first \
+          coordinate belongs to the last axis of the data. Taps outside the data are 0 (zeros), the element at the \
+          border, or the data reflected at its border.",
+    inputs: &["data", "grid"],
+    attrs: &[
+        AttrDef::new("method", AttrKind::Str, Default::Str("bilinear"), "nearest, bilinear (or linear) or bicubic"),
+        AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "NCHW (NCDHW), or NHWC: the grid's coordinates last"),
+        AttrDef::new("padding_mode", AttrKind::Str, Default::Str("zeros"), "zeros, border or reflection"),
+        AttrDef::new("align_corners", AttrKind::Bool, Default::Bool(true),
+            "true if -1 and 1 are the centers of the corner elements, false if they are the edges of the image"),
+    ],
+    pattern: OpPattern::Injective,
+    relation: sample_type,
+    reference: Some(sample),
+    flops,
+    properties: Properties::EXACT.error(ErrorModel::Interpolation),
 }
 
 /// Returns true if the coordinates are the last axis of the grid.
@@ -151,11 +148,7 @@ fn taps(axis: &Axis, method: &str, coordinate: f64) -> Vec<Tap> {
     }
 }
 
-fn sample(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn sample(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let (data_shape, grid_shape) = (inputs[0].shape, inputs[1].shape);
     let axes = data_shape.len() - 2;
     let (data, grid) = (inputs[0].to_f64s(), inputs[1].to_f64s());

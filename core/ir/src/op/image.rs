@@ -3,7 +3,7 @@
 
 use super::scalar::Writer;
 use super::spatial::{self, CanonicalDims};
-use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Cost, Default, Evaluation, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::cancel::Ticks;
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
@@ -55,80 +55,68 @@ pub(super) const OUT_DTYPE: AttrDef = AttrDef::new(
     "element type of the result; that of the data if empty",
 );
 
-inventory::submit! {
-    OpDef {
-        name: "image.resize2d",
-        doc: "Resizes height and width. Index x of a result of n elements maps to, in data of m elements with scale \
-              s = m / n: half_pixel (x + 0.5) * s - 0.5; pytorch_half_pixel the same, 0 where n is 1; asymmetric x * s; \
-              align_corners x * (m - 1) / (n - 1); tf_half_pixel_for_nn (x + 0.5) * s; tf_crop_and_resize inside roi. \
-              Then the nearest element, linear interpolation, or cubic convolution (R. Keys, 1981) with cubic_alpha. \
-              Coordinates outside the data use the nearest border element.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[
-            AttrDef::new("size", AttrKind::Ints, Default::Required, "height and width of the result"),
-            AttrDef::new("roi", AttrKind::Floats, Default::Floats(&[0.0, 0.0, 0.0, 0.0]),
-                "part of the data that tf_crop_and_resize uses, as y1, x1, y2, x2 in [0, 1]"),
-            LAYOUT, RESIZE_METHOD, COORDINATES, ROUNDING, CUBIC_ALPHA, CUBIC_EXCLUDE, EXTRAPOLATION, OUT_DTYPE,
-        ],
-        pattern: OpPattern::Injective,
-        relation: resize_relation,
-        reference: Some(reference),
-        flops,
-        properties: Properties::EXACT.error(ErrorModel::Interpolation),
-    }
+operator! {
+    name: "image.resize2d",
+    doc: "Resizes height and width. Index x of a result of n elements maps to, in data of m elements with scale \
+          s = m / n: half_pixel (x + 0.5) * s - 0.5; pytorch_half_pixel the same, 0 where n is 1; asymmetric x * s; \
+          align_corners x * (m - 1) / (n - 1); tf_half_pixel_for_nn (x + 0.5) * s; tf_crop_and_resize inside roi. \
+          Then the nearest element, linear interpolation, or cubic convolution (R. Keys, 1981) with cubic_alpha. \
+          Coordinates outside the data use the nearest border element.",
+    inputs: &["data"],
+    attrs: &[
+        AttrDef::new("size", AttrKind::Ints, Default::Required, "height and width of the result"),
+        AttrDef::new("roi", AttrKind::Floats, Default::Floats(&[0.0, 0.0, 0.0, 0.0]),
+            "part of the data that tf_crop_and_resize uses, as y1, x1, y2, x2 in [0, 1]"),
+        LAYOUT, RESIZE_METHOD, COORDINATES, ROUNDING, CUBIC_ALPHA, CUBIC_EXCLUDE, EXTRAPOLATION, OUT_DTYPE,
+    ],
+    pattern: OpPattern::Injective,
+    relation: resize_relation,
+    reference: Some(reference),
+    flops,
+    properties: Properties::EXACT.error(ErrorModel::Interpolation),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "dyn.image.resize2d",
-        doc: "image.resize2d with a size (height, width) and a roi (y1, x1, y2, x2) computed at run time.",
-        arity: Arity::exactly(3),
-        inputs: &["data", "size", "roi"],
-        attrs: &[
-            LAYOUT, RESIZE_METHOD, COORDINATES, ROUNDING, CUBIC_ALPHA, CUBIC_EXCLUDE, EXTRAPOLATION, OUT_DTYPE,
-        ],
-        pattern: OpPattern::Injective,
-        relation: dynamic_resize_relation,
-        reference: Some(reference),
-        flops,
-        properties: Properties::EXACT.error(ErrorModel::Interpolation),
-    }
+operator! {
+    name: "dyn.image.resize2d",
+    doc: "image.resize2d with a size (height, width) and a roi (y1, x1, y2, x2) computed at run time.",
+    inputs: &["data", "size", "roi"],
+    attrs: &[
+        LAYOUT, RESIZE_METHOD, COORDINATES, ROUNDING, CUBIC_ALPHA, CUBIC_EXCLUDE, EXTRAPOLATION, OUT_DTYPE,
+    ],
+    pattern: OpPattern::Injective,
+    relation: dynamic_resize_relation,
+    reference: Some(reference),
+    flops,
+    properties: Properties::EXACT.error(ErrorModel::Interpolation),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.upsampling",
-        doc: "Resizes height and width by a scale, with rounded dimensions. Index x of the result maps to x / scale, or, \
-              with align_corners, to x * (from - 1) / (to - 1).",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[
-            AttrDef::new("scale_h", AttrKind::Float, Default::Float(1.0), "ratio of the result's height to the data's"),
-            AttrDef::new("scale_w", AttrKind::Float, Default::Float(1.0), "ratio of the result's width to the data's"),
-            LAYOUT, UPSAMPLING_METHOD, ALIGN_CORNERS,
-        ],
-        pattern: OpPattern::Injective,
-        relation: upsampling_relation,
-        reference: Some(reference),
-        flops,
-        properties: Properties::EXACT.error(ErrorModel::Interpolation),
-    }
+operator! {
+    name: "nn.upsampling",
+    doc: "Resizes height and width by a scale, with rounded dimensions. Index x of the result maps to x / scale, or, \
+          with align_corners, to x * (from - 1) / (to - 1).",
+    inputs: &["data"],
+    attrs: &[
+        AttrDef::new("scale_h", AttrKind::Float, Default::Float(1.0), "ratio of the result's height to the data's"),
+        AttrDef::new("scale_w", AttrKind::Float, Default::Float(1.0), "ratio of the result's width to the data's"),
+        LAYOUT, UPSAMPLING_METHOD, ALIGN_CORNERS,
+    ],
+    pattern: OpPattern::Injective,
+    relation: upsampling_relation,
+    reference: Some(reference),
+    flops,
+    properties: Properties::EXACT.error(ErrorModel::Interpolation),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "dyn.nn.upsampling",
-        doc: "nn.upsampling with scales computed at run time: two scalars.",
-        arity: Arity::exactly(3),
-        inputs: &["data", "scale_h", "scale_w"],
-        attrs: &[LAYOUT, UPSAMPLING_METHOD, ALIGN_CORNERS],
-        pattern: OpPattern::Injective,
-        relation: dynamic_upsampling_relation,
-        reference: Some(reference),
-        flops,
-        properties: Properties::EXACT.error(ErrorModel::Interpolation),
-    }
+operator! {
+    name: "dyn.nn.upsampling",
+    doc: "nn.upsampling with scales computed at run time: two scalars.",
+    inputs: &["data", "scale_h", "scale_w"],
+    attrs: &[LAYOUT, UPSAMPLING_METHOD, ALIGN_CORNERS],
+    pattern: OpPattern::Injective,
+    relation: dynamic_upsampling_relation,
+    reference: Some(reference),
+    flops,
+    properties: Properties::EXACT.error(ErrorModel::Interpolation),
 }
 
 /// Interpolation method.
@@ -412,11 +400,7 @@ pub(super) fn flops(cost: &Cost<'_>) -> u64 {
     cost.ret_len().saturating_mul(per_element)
 }
 
-fn reference(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn reference(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let roi = match params.def().name {
         "dyn.image.resize2d" => inputs[2].to_f64s(),
         _ => params.floats("roi"),

@@ -1,9 +1,9 @@
 //! Operators that read or write elements at computed indices.
 
-use super::elementwise::{no_flops, one_flop_per_element, same_as_input};
+use super::elementwise::{one_flop_per_element, same_as_input};
 use super::scalar::{self, Reader, Writer};
 use super::walk::{for_each_index, offset, split_at_axis, strides};
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Default, Evaluation, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, TensorType, Type};
 use crate::op::facts::{Properties, elements_along_axis, elements_of};
@@ -111,11 +111,7 @@ fn take_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(data.dtype, dims))
 }
 
-fn take(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn take(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let mode = TakeMode::parse(&params.string("mode"))
         .ok_or_else(|| format!("mode: expected \"clip\", \"wrap\" or \"fast\", found \"{}\"", params.string("mode")))?;
     let indices = integers(&inputs[1], "indices")?;
@@ -146,29 +142,24 @@ fn take(
     Ok(())
 }
 
-inventory::submit! {
-    OpDef {
-        name: "take",
-        doc: "Elements (or slices) of data at the indices along an axis: the dimensions of indices replace the \
-              axis. Without an axis, data is flattened. data and indices share the first batch_dims dimensions.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "indices"],
-        attrs: &[
-            AttrDef::new("batch_dims", AttrKind::Int, Default::Int(0), "number of shared leading dimensions"),
-            AttrDef::new("axis", AttrKind::Int, Default::None, "axis; data is flattened if None"),
-            AttrDef::new(
-                "mode",
-                AttrKind::Str,
-                Default::Str("clip"),
-                "out-of-range index: \"clip\" clamps it, \"wrap\" takes it modulo the dimension, \"fast\" is an error",
-            ),
-        ],
-        pattern: OpPattern::Injective,
-        relation: take_type,
-        reference: Some(take),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "take",
+    doc: "Elements (or slices) of data at the indices along an axis: the dimensions of indices replace the \
+          axis. Without an axis, data is flattened. data and indices share the first batch_dims dimensions.",
+    inputs: &["data", "indices"],
+    attrs: &[
+        AttrDef::new("batch_dims", AttrKind::Int, Default::Int(0), "number of shared leading dimensions"),
+        AttrDef::new("axis", AttrKind::Int, Default::None, "axis; data is flattened if None"),
+        AttrDef::new(
+            "mode",
+            AttrKind::Str,
+            Default::Str("clip"),
+            "out-of-range index: \"clip\" clamps it, \"wrap\" takes it modulo the dimension, \"fast\" is an error",
+        ),
+    ],
+    pattern: OpPattern::Injective,
+    relation: take_type,
+    reference: Some(take),
 }
 
 /// Checks that `indices` has the rank of the data and is no larger than the data except along the axis in attribute
@@ -202,27 +193,22 @@ fn offsets_along(axis: usize, shape: &[usize], indices: &TensorView<'_>) -> Resu
     result.into_iter().collect()
 }
 
-inventory::submit! {
-    OpDef {
-        name: "gather",
-        doc: "result[.., i, ..] = data[.., indices[.., i, ..], ..] along the axis; negative indices count from the end.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "indices"],
-        attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Required, "axis; a negative axis counts from the end")],
-        pattern: OpPattern::Injective,
-        relation: |relation| {
-            along_axis(relation)?;
-            Ok(Type::tensor_of(relation.tensor(0)?.dtype, relation.tensor(1)?.dims.iter().cloned()))
-        },
-        reference: Some(|params, inputs, outputs| {
-            let axis = params.int("axis").rem_euclid(inputs[0].shape.len() as i64) as usize;
-            let positions = offsets_along(axis, inputs[0].shape, &inputs[1])?;
-            copy_blocks(&inputs[0], &mut outputs[0], &positions, inputs[0].dtype.size());
-            Ok(())
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "gather",
+    doc: "result[.., i, ..] = data[.., indices[.., i, ..], ..] along the axis; negative indices count from the end.",
+    inputs: &["data", "indices"],
+    attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Required, "axis; a negative axis counts from the end")],
+    pattern: OpPattern::Injective,
+    relation: |relation| {
+        along_axis(relation)?;
+        Ok(Type::tensor_of(relation.tensor(0)?.dtype, relation.tensor(1)?.dims.iter().cloned()))
+    },
+    reference: Some(|params, inputs, outputs| {
+        let axis = params.int("axis").rem_euclid(inputs[0].shape.len() as i64) as usize;
+        let positions = offsets_along(axis, inputs[0].shape, &inputs[1])?;
+        copy_blocks(&inputs[0], &mut outputs[0], &positions, inputs[0].dtype.size());
+        Ok(())
+    }),
 }
 
 /// Copies block `positions[i]` of the input to block `i` of the output, with blocks of `block` bytes.
@@ -272,57 +258,52 @@ fn batch_dims(params: &Params<'_>, index_rank: usize) -> Option<usize> {
     usize::try_from(params.int("batch_dims")).ok().filter(|&b| b < index_rank)
 }
 
-inventory::submit! {
-    OpDef {
-        name: "gather_nd",
-        doc: "result[y.., x..] = data[indices[0, y..], .., indices[m - 1, y..], x..]: the first dimension of indices \
-              holds the index vectors. With batch_dims = b, the first b indices of y also index the first b dimensions \
-              of data. Negative indices count from the end.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "indices"],
-        attrs: &[
-            AttrDef::new("batch_dims", AttrKind::Int, Default::Int(0), "number of shared leading dimensions"),
-            AttrDef::new("index_rank", AttrKind::Int, Default::None, "length of an index vector if not known from indices"),
-        ],
-        pattern: OpPattern::Injective,
-        relation: |relation| {
-            let (data, indices) = (relation.tensor(0)?, integer_argument(relation, 1)?);
-            let batch = batch_dims(&relation.params, indices.dims.len()).filter(|&b| b <= data.dims.len());
-            let Some(batch) = batch else {
-                let bound = indices.dims.len().min(data.dims.len() + 1);
-                let value = relation.params.int("batch_dims");
-                return Err(relation.error(
-                    codes::types::BAD_ATTRIBUTE,
-                    format!("batch_dims: expected an integer >= 0 and < {bound}, found {value}"),
-                ));
-            };
-            let index_rank = relation.params.opt_int("index_rank").and_then(|r| usize::try_from(r).ok());
-            let max_depth = data.dims.len() - batch;
-            let depth = match (indices.dims[0].fixed(), index_rank) {
-                (None, Some(index_rank)) if index_rank <= max_depth => index_rank,
-                _ => index_depth(relation, max_depth)?,
-            };
-            let mut dims = indices.dims[1..].to_vec();
-            for (i, batch_dim) in dims[..batch].iter_mut().enumerate() {
-                *batch_dim = relation.same_dim(&format!("batch dimension {i}"), batch_dim, &data.dims[i])?;
-            }
-            dims.extend_from_slice(&data.dims[batch + depth..]);
-            Ok(Type::tensor_of(data.dtype, dims))
-        },
-        reference: Some(|params, inputs, outputs| {
-            let index_rank = inputs[1].shape.len();
-            let batch = batch_dims(&params, index_rank).ok_or_else(|| {
-                let value = params.int("batch_dims");
-                format!("batch_dims: expected an integer >= 0 and < {index_rank}, found {value}")
-            })?;
-            let positions = index_vector_offsets(inputs[0].shape, batch, &inputs[1])?;
-            let block: usize = inputs[0].shape[batch + inputs[1].shape[0]..].iter().product();
-            copy_blocks(&inputs[0], &mut outputs[0], &positions, block * inputs[0].dtype.size());
-            Ok(())
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "gather_nd",
+    doc: "result[y.., x..] = data[indices[0, y..], .., indices[m - 1, y..], x..]: the first dimension of indices \
+          holds the index vectors. With batch_dims = b, the first b indices of y also index the first b dimensions \
+          of data. Negative indices count from the end.",
+    inputs: &["data", "indices"],
+    attrs: &[
+        AttrDef::new("batch_dims", AttrKind::Int, Default::Int(0), "number of shared leading dimensions"),
+        AttrDef::new("index_rank", AttrKind::Int, Default::None, "length of an index vector if not known from indices"),
+    ],
+    pattern: OpPattern::Injective,
+    relation: |relation| {
+        let (data, indices) = (relation.tensor(0)?, integer_argument(relation, 1)?);
+        let batch = batch_dims(&relation.params, indices.dims.len()).filter(|&b| b <= data.dims.len());
+        let Some(batch) = batch else {
+            let bound = indices.dims.len().min(data.dims.len() + 1);
+            let value = relation.params.int("batch_dims");
+            return Err(relation.error(
+                codes::types::BAD_ATTRIBUTE,
+                format!("batch_dims: expected an integer >= 0 and < {bound}, found {value}"),
+            ));
+        };
+        let index_rank = relation.params.opt_int("index_rank").and_then(|r| usize::try_from(r).ok());
+        let max_depth = data.dims.len() - batch;
+        let depth = match (indices.dims[0].fixed(), index_rank) {
+            (None, Some(index_rank)) if index_rank <= max_depth => index_rank,
+            _ => index_depth(relation, max_depth)?,
+        };
+        let mut dims = indices.dims[1..].to_vec();
+        for (i, batch_dim) in dims[..batch].iter_mut().enumerate() {
+            *batch_dim = relation.same_dim(&format!("batch dimension {i}"), batch_dim, &data.dims[i])?;
+        }
+        dims.extend_from_slice(&data.dims[batch + depth..]);
+        Ok(Type::tensor_of(data.dtype, dims))
+    },
+    reference: Some(|params, inputs, outputs| {
+        let index_rank = inputs[1].shape.len();
+        let batch = batch_dims(&params, index_rank).ok_or_else(|| {
+            let value = params.int("batch_dims");
+            format!("batch_dims: expected an integer >= 0 and < {index_rank}, found {value}")
+        })?;
+        let positions = index_vector_offsets(inputs[0].shape, batch, &inputs[1])?;
+        let block: usize = inputs[0].shape[batch + inputs[1].shape[0]..].iter().product();
+        copy_blocks(&inputs[0], &mut outputs[0], &positions, block * inputs[0].dtype.size());
+        Ok(())
+    }),
 }
 
 fn unsupported_mode(mode: &str) -> ReferenceError {
@@ -335,7 +316,7 @@ fn update(
     output: &mut TensorViewMut<'_>,
     updates: &TensorView<'_>,
     positions: impl Iterator<Item = usize>,
-) -> Result<(), ReferenceError> {
+) -> Evaluation {
     let size = updates.dtype.size();
     let update_reader = Reader::new(updates);
     for (i, position) in positions.enumerate() {
@@ -382,40 +363,35 @@ fn check_mode(relation: &Relation<'_>, name: &str) -> Result<(), Box<Diagnostic>
 
 const MODE_DOC: &str = "\"update\" (the last one wins), \"add\", \"mul\", \"min\" or \"max\"";
 
-inventory::submit! {
-    OpDef {
-        name: "scatter_nd",
-        doc: "data with data[indices[0, y..], .., indices[m - 1, y..], x..] replaced by (or combined with) \
-              updates[y.., x..]. Negative indices count from the end.",
-        arity: Arity::exactly(3),
-        inputs: &["data", "indices", "updates"],
-        attrs: &[AttrDef::new("mode", AttrKind::Str, Default::Str("update"), MODE_DOC)],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            check_mode(relation, "mode")?;
-            let (data, indices, updates) = (relation.tensor(0)?, integer_argument(relation, 1)?, relation.tensor(2)?);
-            relation.same_dtype(data.dtype, updates.dtype)?;
-            let depth = index_depth(relation, data.dims.len())?;
-            let expected_dims: Vec<&Dim> = indices.dims[1..].iter().chain(&data.dims[depth..]).collect();
-            if expected_dims.len() != updates.dims.len() {
-                let (rank, updates) = (expected_dims.len(), &relation.args[2]);
-                return Err(relation.mismatch(format!("updates: expected rank {rank}, found {updates}")));
-            }
-            for (i, (expected, dim)) in expected_dims.into_iter().zip(&updates.dims).enumerate() {
-                relation.same_dim(&format!("axis {i} of updates"), expected, dim)?;
-            }
-            same_as_input(relation)
-        },
-        reference: Some(|params, inputs, outputs| {
-            outputs[0].data.copy_from_slice(inputs[0].data);
-            let offsets = index_vector_offsets(inputs[0].shape, 0, &inputs[1])?;
-            let block: usize = inputs[0].shape[inputs[1].shape[0]..].iter().product();
-            let positions = offsets.iter().flat_map(|p| p * block..(p + 1) * block).take(inputs[2].len());
-            update(&params.string("mode"), &mut outputs[0], &inputs[2], positions)
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT.sum(elements_of::<2>),
-    }
+operator! {
+    name: "scatter_nd",
+    doc: "data with data[indices[0, y..], .., indices[m - 1, y..], x..] replaced by (or combined with) \
+          updates[y.., x..]. Negative indices count from the end.",
+    inputs: &["data", "indices", "updates"],
+    attrs: &[AttrDef::new("mode", AttrKind::Str, Default::Str("update"), MODE_DOC)],
+    relation: |relation| {
+        check_mode(relation, "mode")?;
+        let (data, indices, updates) = (relation.tensor(0)?, integer_argument(relation, 1)?, relation.tensor(2)?);
+        relation.same_dtype(data.dtype, updates.dtype)?;
+        let depth = index_depth(relation, data.dims.len())?;
+        let expected_dims: Vec<&Dim> = indices.dims[1..].iter().chain(&data.dims[depth..]).collect();
+        if expected_dims.len() != updates.dims.len() {
+            let (rank, updates) = (expected_dims.len(), &relation.args[2]);
+            return Err(relation.mismatch(format!("updates: expected rank {rank}, found {updates}")));
+        }
+        for (i, (expected, dim)) in expected_dims.into_iter().zip(&updates.dims).enumerate() {
+            relation.same_dim(&format!("axis {i} of updates"), expected, dim)?;
+        }
+        same_as_input(relation)
+    },
+    reference: Some(|params, inputs, outputs| {
+        outputs[0].data.copy_from_slice(inputs[0].data);
+        let offsets = index_vector_offsets(inputs[0].shape, 0, &inputs[1])?;
+        let block: usize = inputs[0].shape[inputs[1].shape[0]..].iter().product();
+        let positions = offsets.iter().flat_map(|p| p * block..(p + 1) * block).take(inputs[2].len());
+        update(&params.string("mode"), &mut outputs[0], &inputs[2], positions)
+    }),
+    properties: Properties::EXACT.sum(elements_of::<2>),
 }
 
 /// Returns the type of the data, after a check of indices and updates along an axis.
@@ -434,12 +410,7 @@ fn scatter_type(relation: &Relation<'_>) -> TypeResult {
 }
 
 /// Replaces elements along an axis, or combines them with the updates.
-fn scatter(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-    mode: &str,
-) -> Result<(), ReferenceError> {
+fn scatter(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], mode: &str) -> Evaluation {
     outputs[0].data.copy_from_slice(inputs[0].data);
     let axis = params.int("axis").rem_euclid(inputs[0].shape.len() as i64) as usize;
     let positions = offsets_along(axis, inputs[0].shape, &inputs[1])?;
@@ -449,19 +420,14 @@ fn scatter(
 
 macro_rules! scatters {
     ($($name:literal $mode:literal $doc:literal;)*) => {$(
-        inventory::submit! {
-            OpDef {
-                name: $name,
-                doc: $doc,
-                arity: Arity::exactly(3),
-                inputs: &["data", "indices", "updates"],
-                attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Int(0), "axis; a negative axis counts from the end")],
-                pattern: OpPattern::Opaque,
-                relation: scatter_type,
-                reference: Some(|params, inputs, outputs| scatter(params, inputs, outputs, $mode)),
-                flops: no_flops,
-                properties: Properties::EXACT.sum(elements_of::<2>),
-            }
+        operator! {
+            name: $name,
+            doc: $doc,
+            inputs: &["data", "indices", "updates"],
+            attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Int(0), "axis; a negative axis counts from the end")],
+            relation: scatter_type,
+            reference: Some(|params, inputs, outputs| scatter(params, inputs, outputs, $mode)),
+            properties: Properties::EXACT.sum(elements_of::<2>),
         }
     )*};
 }
@@ -471,26 +437,21 @@ scatters! {
     "scatter_add" "add" "scatter_elements with reduction \"add\", under the name that Relay had up to TVM 0.11.";
 }
 
-inventory::submit! {
-    OpDef {
-        name: "scatter_elements",
-        doc: "data with data[.., indices[.., i, ..], ..] along the axis replaced by (or combined with) \
-              updates[.., i, ..]; negative indices count from the end.",
-        arity: Arity::exactly(3),
-        inputs: &["data", "indices", "updates"],
-        attrs: &[
-            AttrDef::new("axis", AttrKind::Int, Default::Int(0), "axis; a negative axis counts from the end"),
-            AttrDef::new("reduction", AttrKind::Str, Default::Str("update"), MODE_DOC),
-        ],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            check_mode(relation, "reduction")?;
-            scatter_type(relation)
-        },
-        reference: Some(|params, inputs, outputs| scatter(params, inputs, outputs, &params.string("reduction"))),
-        flops: no_flops,
-        properties: Properties::EXACT.sum(elements_of::<2>),
-    }
+operator! {
+    name: "scatter_elements",
+    doc: "data with data[.., indices[.., i, ..], ..] along the axis replaced by (or combined with) \
+          updates[.., i, ..]; negative indices count from the end.",
+    inputs: &["data", "indices", "updates"],
+    attrs: &[
+        AttrDef::new("axis", AttrKind::Int, Default::Int(0), "axis; a negative axis counts from the end"),
+        AttrDef::new("reduction", AttrKind::Str, Default::Str("update"), MODE_DOC),
+    ],
+    relation: |relation| {
+        check_mode(relation, "reduction")?;
+        scatter_type(relation)
+    },
+    reference: Some(|params, inputs, outputs| scatter(params, inputs, outputs, &params.string("reduction"))),
+    properties: Properties::EXACT.sum(elements_of::<2>),
 }
 
 const ONE_HOT_AXIS: AttrDef = AttrDef::new("axis", AttrKind::Int, Default::Int(-1), "position of the new dimension");
@@ -523,11 +484,7 @@ fn depth_dim(relation: &Relation<'_>, depth: i64) -> Result<Dim, Box<Diagnostic>
     usize::try_from(depth).map(Dim::Fixed).map_err(mismatch)
 }
 
-fn one_hot(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn one_hot(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let indices = integers(&inputs[0], "indices")?;
     let axis = params.int("axis").rem_euclid(outputs[0].shape.len() as i64) as usize;
     let (_, depth, inner) = split_at_axis(outputs[0].shape, axis);
@@ -540,45 +497,35 @@ fn one_hot(
     Ok(())
 }
 
-inventory::submit! {
-    OpDef {
-        name: "one_hot",
-        doc: "A new dimension of `depth` elements: on_value at the index, off_value elsewhere. An out-of-range index \
-              yields off_value everywhere.",
-        arity: Arity::exactly(3),
-        inputs: &["indices", "on_value", "off_value"],
-        attrs: &[
-            AttrDef::new("depth", AttrKind::Int, Default::Required, "number of elements of the new dimension"),
-            ONE_HOT_AXIS,
-            ONE_HOT_DTYPE,
-        ],
-        pattern: OpPattern::OutEWiseFusable,
-        relation: |relation| one_hot_type(relation, depth_dim(relation, relation.params.int("depth"))?),
-        reference: Some(one_hot),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "one_hot",
+    doc: "A new dimension of `depth` elements: on_value at the index, off_value elsewhere. An out-of-range index \
+          yields off_value everywhere.",
+    inputs: &["indices", "on_value", "off_value"],
+    attrs: &[
+        AttrDef::new("depth", AttrKind::Int, Default::Required, "number of elements of the new dimension"),
+        ONE_HOT_AXIS,
+        ONE_HOT_DTYPE,
+    ],
+    pattern: OpPattern::OutEWiseFusable,
+    relation: |relation| one_hot_type(relation, depth_dim(relation, relation.params.int("depth"))?),
+    reference: Some(one_hot),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "dyn.one_hot",
-        doc: "one_hot with a depth computed at run time: an integer scalar or a vector of one element.",
-        arity: Arity::exactly(4),
-        inputs: &["indices", "on_value", "off_value", "depth"],
-        attrs: &[ONE_HOT_AXIS, ONE_HOT_DTYPE],
-        pattern: OpPattern::OutEWiseFusable,
-        relation: |relation| {
-            let depth = match relation.known_ints(3).as_deref() {
-                Some([depth, ..]) => depth_dim(relation, *depth)?,
-                _ => Dim::Any,
-            };
-            one_hot_type(relation, depth)
-        },
-        reference: Some(one_hot),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "dyn.one_hot",
+    doc: "one_hot with a depth computed at run time: an integer scalar or a vector of one element.",
+    inputs: &["indices", "on_value", "off_value", "depth"],
+    attrs: &[ONE_HOT_AXIS, ONE_HOT_DTYPE],
+    pattern: OpPattern::OutEWiseFusable,
+    relation: |relation| {
+        let depth = match relation.known_ints(3).as_deref() {
+            Some([depth, ..]) => depth_dim(relation, *depth)?,
+            _ => Dim::Any,
+        };
+        one_hot_type(relation, depth)
+    },
+    reference: Some(one_hot),
 }
 
 fn scan_type(relation: &Relation<'_>) -> TypeResult {
@@ -604,7 +551,7 @@ fn scan(
     first: i8,
     float: fn(f64, f64) -> f64,
     int: fn(i128, i128) -> i128,
-) -> Result<(), ReferenceError> {
+) -> Evaluation {
     let shape = outputs[0].shape;
     let axis = params.opt_int("axis").map_or(0, |a| a.rem_euclid(shape.len() as i64) as usize);
     let (outer, size, inner) = split_at_axis(shape, axis);
@@ -646,62 +593,45 @@ const SCAN_ATTRS: &[AttrDef] = &[
     AttrDef::new("exclusive", AttrKind::Bool, Default::Bool(false), "true if each element itself is excluded"),
 ];
 
-inventory::submit! {
-    OpDef {
-        name: "cumsum",
-        doc: "Cumulative sum along the axis.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: SCAN_ATTRS,
-        pattern: OpPattern::Opaque,
-        relation: scan_type,
-        reference: Some(|params, inputs, outputs| scan(params, inputs, outputs, 0, |a, x| a + x, |a, x| a + x)),
-        flops: one_flop_per_element,
-        properties: Properties::EXACT.sum(elements_along_axis),
-    }
+operator! {
+    name: "cumsum",
+    doc: "Cumulative sum along the axis.",
+    inputs: &["data"],
+    attrs: SCAN_ATTRS,
+    relation: scan_type,
+    reference: Some(|params, inputs, outputs| scan(params, inputs, outputs, 0, |a, x| a + x, |a, x| a + x)),
+    flops: one_flop_per_element,
+    properties: Properties::EXACT.sum(elements_along_axis),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "cumprod",
-        doc: "Cumulative product along the axis.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: SCAN_ATTRS,
-        pattern: OpPattern::Opaque,
-        relation: scan_type,
-        reference: Some(|params, inputs, outputs| scan(params, inputs, outputs, 1, |a, x| a * x, i128::wrapping_mul)),
-        flops: one_flop_per_element,
-        properties: Properties::EXACT.stable(elements_along_axis),
-    }
+operator! {
+    name: "cumprod",
+    doc: "Cumulative product along the axis.",
+    inputs: &["data"],
+    attrs: SCAN_ATTRS,
+    relation: scan_type,
+    reference: Some(|params, inputs, outputs| scan(params, inputs, outputs, 1, |a, x| a * x, i128::wrapping_mul)),
+    flops: one_flop_per_element,
+    properties: Properties::EXACT.stable(elements_along_axis),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "trilu",
-        doc: "Upper triangle of each matrix (columns j >= row i + k), or the lower one (j <= i + k); zero elsewhere.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "k"],
-        attrs: &[AttrDef::new("upper", AttrKind::Bool, Default::Bool(true), "true to keep the upper triangle")],
-        pattern: OpPattern::ElemWise,
-        relation: |relation| {
-            integer_argument(relation, 1)?;
-            match relation.tensor(0)?.dims.len() {
-                0 | 1 => Err(relation.mismatch(format!("data: expected matrices, found {}", relation.args[0]))),
-                _ => same_as_input(relation),
-            }
-        },
-        reference: Some(trilu),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "trilu",
+    doc: "Upper triangle of each matrix (columns j >= row i + k), or the lower one (j <= i + k); zero elsewhere.",
+    inputs: &["data", "k"],
+    attrs: &[AttrDef::new("upper", AttrKind::Bool, Default::Bool(true), "true to keep the upper triangle")],
+    pattern: OpPattern::ElemWise,
+    relation: |relation| {
+        integer_argument(relation, 1)?;
+        match relation.tensor(0)?.dims.len() {
+            0 | 1 => Err(relation.mismatch(format!("data: expected matrices, found {}", relation.args[0]))),
+            _ => same_as_input(relation),
+        }
+    },
+    reference: Some(trilu),
 }
 
-fn trilu(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn trilu(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let k = i128::from(integers(&inputs[1], "k")?.first().copied().ok_or("k: expected one element, found none")?);
     let is_upper = params.bool("upper");
     let size = inputs[0].dtype.size();

@@ -1,8 +1,8 @@
 //! Operators that permute elements: transpose, reverse, and the conversion between named layouts.
 
-use super::elementwise::{no_flops, same_as_input};
+use super::elementwise::same_as_input;
 use super::walk::{gather, offset, strides};
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
 use crate::op::facts::Properties;
@@ -21,62 +21,54 @@ pub fn permutation(params: &Params<'_>, rank: usize) -> Option<Vec<usize>> {
     sorted_axes.iter().copied().eq(0..rank).then_some(axes)
 }
 
-inventory::submit! {
-    OpDef {
-        name: "transpose",
-        doc: "Dimension i of the result is dimension axes[i] of the input; without axes the order is reversed.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[AttrDef::new("axes", AttrKind::Ints, Default::None, "permutation of the axes; reverse order if None")],
-        pattern: OpPattern::Injective,
-        relation: |relation| {
-            let data = relation.tensor(0)?;
-            let axes = permutation(&relation.params, data.dims.len()).ok_or_else(|| {
-                let axes = relation.params.ints("axes");
-                let rank = data.dims.len();
-                relation.error(codes::types::BAD_ATTRIBUTE, format!("axes: expected a permutation of {rank} axes, found {axes:?}"))
-            })?;
-            Ok(Type::tensor_of(data.dtype, axes.into_iter().map(|a| data.dims[a].clone())))
-        },
-        reference: Some(|params, inputs, outputs| {
-            let shape = inputs[0].shape;
-            let axes = permutation(&params, shape.len()).ok_or_else(|| {
-                format!("axes: expected a permutation of {} axes, found {:?}", shape.len(), params.ints("axes"))
-            })?;
-            let strides = strides(shape);
-            let strides: Shape = axes.iter().map(|&a| strides[a]).collect();
-            gather(&inputs[0], &mut outputs[0], |index| offset(index, &strides));
-            Ok(())
-        }),
-        flops: no_flops,
-        properties: Properties::SELECTS,
-    }
+operator! {
+    name: "transpose",
+    doc: "Dimension i of the result is dimension axes[i] of the input; without axes the order is reversed.",
+    inputs: &["data"],
+    attrs: &[AttrDef::new("axes", AttrKind::Ints, Default::None, "permutation of the axes; reverse order if None")],
+    pattern: OpPattern::Injective,
+    relation: |relation| {
+        let data = relation.tensor(0)?;
+        let axes = permutation(&relation.params, data.dims.len()).ok_or_else(|| {
+            let axes = relation.params.ints("axes");
+            let rank = data.dims.len();
+            relation.error(codes::types::BAD_ATTRIBUTE, format!("axes: expected a permutation of {rank} axes, found {axes:?}"))
+        })?;
+        Ok(Type::tensor_of(data.dtype, axes.into_iter().map(|a| data.dims[a].clone())))
+    },
+    reference: Some(|params, inputs, outputs| {
+        let shape = inputs[0].shape;
+        let axes = permutation(&params, shape.len()).ok_or_else(|| {
+            format!("axes: expected a permutation of {} axes, found {:?}", shape.len(), params.ints("axes"))
+        })?;
+        let strides = strides(shape);
+        let strides: Shape = axes.iter().map(|&a| strides[a]).collect();
+        gather(&inputs[0], &mut outputs[0], |index| offset(index, &strides));
+        Ok(())
+    }),
+    properties: Properties::SELECTS,
 }
 
-inventory::submit! {
-    OpDef {
-        name: "reverse",
-        doc: "Input with its elements along one axis in reverse order.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Required, "reversed axis")],
-        pattern: OpPattern::Injective,
-        relation: |relation| {
-            relation.axis(relation.params.int("axis"), relation.tensor(0)?.dims.len())?;
-            same_as_input(relation)
-        },
-        reference: Some(|params, inputs, outputs| {
-            let shape = inputs[0].shape;
-            let axis = params.int("axis").rem_euclid(shape.len() as i64) as usize;
-            let strides = strides(shape);
-            gather(&inputs[0], &mut outputs[0], |index| {
-                offset(index, &strides) + (shape[axis] - 1) * strides[axis] - 2 * index[axis] * strides[axis]
-            });
-            Ok(())
-        }),
-        flops: no_flops,
-        properties: Properties::SELECTS,
-    }
+operator! {
+    name: "reverse",
+    doc: "Input with its elements along one axis in reverse order.",
+    inputs: &["data"],
+    attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Required, "reversed axis")],
+    pattern: OpPattern::Injective,
+    relation: |relation| {
+        relation.axis(relation.params.int("axis"), relation.tensor(0)?.dims.len())?;
+        same_as_input(relation)
+    },
+    reference: Some(|params, inputs, outputs| {
+        let shape = inputs[0].shape;
+        let axis = params.int("axis").rem_euclid(shape.len() as i64) as usize;
+        let strides = strides(shape);
+        gather(&inputs[0], &mut outputs[0], |index| {
+            offset(index, &strides) + (shape[axis] - 1) * strides[axis] - 2 * index[axis] * strides[axis]
+        });
+        Ok(())
+    }),
+    properties: Properties::SELECTS,
 }
 
 /// Layout such as `NCHW8c`: for each dimension, the upper-case letter of its axis and, for a block of the axis, the
@@ -189,11 +181,7 @@ pub(super) fn relayout_dims(
         .collect()
 }
 
-fn layout_transform(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn layout_transform(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let layout = |name: &str| {
         let text = params.string(name);
         Layout::parse(&text).ok_or_else(|| format!("{name}: expected a layout such as NCHW8c, found \"{text}\""))
@@ -231,21 +219,17 @@ pub(super) fn relayout(from: &Layout, to: &Layout, input: &TensorView<'_>, outpu
     });
 }
 
-inventory::submit! {
-    OpDef {
-        name: "layout_transform",
-        doc: "Data in another layout. An upper-case letter names an axis, a number with the lower-case \
-              letter a block of the axis: NCHW8c stores blocks of 8 channels. Block sizes divide the dimension.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[
-            AttrDef::new("src_layout", AttrKind::Str, Default::Required, "layout of the input"),
-            AttrDef::new("dst_layout", AttrKind::Str, Default::Required, "layout of the result"),
-        ],
-        pattern: OpPattern::Injective,
-        relation: layout_transform_type,
-        reference: Some(layout_transform),
-        flops: no_flops,
-        properties: Properties::SELECTS,
-    }
+operator! {
+    name: "layout_transform",
+    doc: "Data in another layout. An upper-case letter names an axis, a number with the lower-case \
+          letter a block of the axis: NCHW8c stores blocks of 8 channels. Block sizes divide the dimension.",
+    inputs: &["data"],
+    attrs: &[
+        AttrDef::new("src_layout", AttrKind::Str, Default::Required, "layout of the input"),
+        AttrDef::new("dst_layout", AttrKind::Str, Default::Required, "layout of the result"),
+    ],
+    pattern: OpPattern::Injective,
+    relation: layout_transform_type,
+    reference: Some(layout_transform),
+    properties: Properties::SELECTS,
 }

@@ -1,40 +1,34 @@
 //! Linear algebra on batches of square matrices.
 
 use super::scalar::Writer;
-use super::{Arity, OpDef, OpPattern};
 use crate::ir::Type;
 use crate::op::facts::{Properties, elements_of};
 
-inventory::submit! {
-    OpDef {
-        name: "linalg.det",
-        doc: "Determinants of the matrices in the last two axes.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let data = relation.tensor(0)?;
-            let [batch @ .., rows, columns] = &data.dims[..] else {
-                return Err(relation.mismatch(format!("data: expected matrices, found {}", relation.args[0])));
-            };
-            if !data.dtype.is_float() {
-                return Err(relation.mismatch(format!("data: expected floats, found {}", data.dtype)));
-            }
-            relation.same_dim("rows and columns", rows, columns)?;
-            Ok(Type::tensor_of(data.dtype, batch.to_vec()))
-        },
-        reference: Some(|_, inputs, outputs| {
-            let size = inputs[0].shape.last().copied().unwrap_or(0);
-            let data = inputs[0].to_f64s();
-            let matrix = |i: usize| data[i * size * size..][..size * size].to_vec();
-            let values: Vec<f64> = (0..outputs[0].len()).map(|i| determinant(matrix(i), size)).collect();
-            Writer::new(&mut outputs[0]).store(values);
-            Ok(())
-        }),
-        flops: |cost| cost.arg_len(0),
-        properties: Properties::EXACT.stable(elements_of::<0>),
-    }
+operator! {
+    name: "linalg.det",
+    doc: "Determinants of the matrices in the last two axes.",
+    inputs: &["data"],
+    relation: |relation| {
+        let data = relation.tensor(0)?;
+        let [batch @ .., rows, columns] = &data.dims[..] else {
+            return Err(relation.mismatch(format!("data: expected matrices, found {}", relation.args[0])));
+        };
+        if !data.dtype.is_float() {
+            return Err(relation.mismatch(format!("data: expected floats, found {}", data.dtype)));
+        }
+        relation.same_dim("rows and columns", rows, columns)?;
+        Ok(Type::tensor_of(data.dtype, batch.to_vec()))
+    },
+    reference: Some(|_, inputs, outputs| {
+        let size = inputs[0].shape.last().copied().unwrap_or(0);
+        let data = inputs[0].to_f64s();
+        let matrix = |i: usize| data[i * size * size..][..size * size].to_vec();
+        let values: Vec<f64> = (0..outputs[0].len()).map(|i| determinant(matrix(i), size)).collect();
+        Writer::new(&mut outputs[0]).store(values);
+        Ok(())
+    }),
+    flops: |cost| cost.arg_len(0),
+    properties: Properties::EXACT.stable(elements_of::<0>),
 }
 
 /// Computes a determinant by Gaussian elimination with partial pivoting.

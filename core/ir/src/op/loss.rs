@@ -3,30 +3,27 @@
 use super::index::integers;
 use super::scalar::Writer;
 use super::walk::{for_each_index, offset, strides};
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::Type;
 use crate::op::facts::{Properties, elements_of};
 use crate::tensor::{TensorView, TensorViewMut};
 
-inventory::submit! {
-    OpDef {
-        name: "nn.nll_loss",
-        doc: "Negative log likelihood of the target classes: -weights[t] * predictions[n, t, ..] for each target t, where \
-              predictions is (n, classes, ..) or (classes); 0 for targets of ignore_index. reduction \"sum\" adds the \
-              results, \"mean\" divides their sum by the sum of their weights.",
-        arity: Arity::exactly(3),
-        inputs: &["predictions", "targets", "weights"],
-        attrs: &[
-            AttrDef::new("reduction", AttrKind::Str, Default::Str("mean"), "\"mean\", \"sum\" or \"none\""),
-            AttrDef::new("ignore_index", AttrKind::Int, Default::Required, "target without a loss"),
-        ],
-        pattern: OpPattern::OutEWiseFusable,
-        relation: nll_type,
-        reference: Some(nll_loss),
-        flops: |cost| 2 * cost.arg_len(1),
-        properties: Properties::EXACT.stable(elements_of::<1>),
-    }
+operator! {
+    name: "nn.nll_loss",
+    doc: "Negative log likelihood of the target classes: -weights[t] * predictions[n, t, ..] for each target t, where \
+          predictions is (n, classes, ..) or (classes); 0 for targets of ignore_index. reduction \"sum\" adds the \
+          results, \"mean\" divides their sum by the sum of their weights.",
+    inputs: &["predictions", "targets", "weights"],
+    attrs: &[
+        AttrDef::new("reduction", AttrKind::Str, Default::Str("mean"), "\"mean\", \"sum\" or \"none\""),
+        AttrDef::new("ignore_index", AttrKind::Int, Default::Required, "target without a loss"),
+    ],
+    pattern: OpPattern::OutEWiseFusable,
+    relation: nll_type,
+    reference: Some(nll_loss),
+    flops: |cost| 2 * cost.arg_len(1),
+    properties: Properties::EXACT.stable(elements_of::<1>),
 }
 
 fn nll_type(relation: &Relation<'_>) -> TypeResult {
@@ -61,11 +58,7 @@ fn nll_type(relation: &Relation<'_>) -> TypeResult {
     }
 }
 
-fn nll_loss(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn nll_loss(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let (predictions, weights) = (inputs[0].to_f64s(), inputs[2].to_f64s());
     let (targets, ignored) = (integers(&inputs[1], "targets")?, params.int("ignore_index"));
     let class_axis = 1.min(inputs[1].shape.len());
@@ -104,24 +97,19 @@ fn nll_loss(
 
 macro_rules! cross_entropies {
     ($($name:literal, $doc:literal, $f:expr;)*) => {$(
-        inventory::submit! {
-            OpDef {
-                name: $name,
-                doc: $doc,
-                arity: Arity::exactly(2),
-                inputs: &["x", "y"],
-                attrs: &[],
-                pattern: OpPattern::Opaque,
-                relation: cross_entropy_type,
-                reference: Some(|_, inputs, outputs| {
-                    let rows = inputs[0].shape[0] as f64;
-                    let total: f64 = inputs[0].f64s().zip(inputs[1].f64s()).map($f).sum();
-                    Writer::new(&mut outputs[0]).set_float(0, -total / rows);
-                    Ok(())
-                }),
-                flops: |cost| 2 * cost.arg_len(0),
-                properties: Properties::EXACT.stable(elements_of::<0>),
-            }
+        operator! {
+            name: $name,
+            doc: $doc,
+            inputs: &["x", "y"],
+            relation: cross_entropy_type,
+            reference: Some(|_, inputs, outputs| {
+                let rows = inputs[0].shape[0] as f64;
+                let total: f64 = inputs[0].f64s().zip(inputs[1].f64s()).map($f).sum();
+                Writer::new(&mut outputs[0]).set_float(0, -total / rows);
+                Ok(())
+            }),
+            flops: |cost| 2 * cost.arg_len(0),
+            properties: Properties::EXACT.stable(elements_of::<0>),
         }
     )*};
 }

@@ -2,7 +2,17 @@
 //! so that adding one does not require editing a central list.
 //!
 //! To add an operator: write its [`OpDef`] in the file of its family (or a new file, with a `mod` line here), with its
-//! type relation and its naive reference, `inventory::submit!` it, and add a row to the family's test.
+//! type relation and its naive reference, enter it by `operator!`, and add a row to the family's test.
+
+/// Adds an entry to the operator table: fields of [`OpDef`], of which those with the values of [`OpDef::DEFAULT`] are left
+/// out.
+macro_rules! operator {
+    ($($field:ident $(: $value:expr)?),* $(,)?) => {
+        inventory::submit! {
+            $crate::op::OpDef { $($field $(: $value)?,)* ..$crate::op::OpDef::DEFAULT }.with_arity()
+        }
+    };
+}
 
 mod advanced_index;
 mod annotation;
@@ -64,7 +74,8 @@ mod vision;
 mod walk;
 
 pub use def::{
-    Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Reference, ReferenceError, Relation, reference_scratch,
+    Arity, AttrDef, AttrKind, Cost, Default, Evaluation, OpDef, OpPattern, Reference, ReferenceError, Relation,
+    reference_scratch,
 };
 pub use evaluate::{Value, evaluate};
 pub use facts::Properties;

@@ -3,47 +3,44 @@
 use super::conv::{ConvShape, conv_flops, conv_relation};
 use super::scalar::Writer;
 use super::spatial::{self, CanonicalDims, each};
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::cancel::Ticks;
 use crate::diag::codes;
 use crate::ir::{Dim, DimExpr, Type};
 use crate::op::facts::{Properties, elements_of};
 use crate::tensor::{TensorView, TensorViewMut};
 
-inventory::submit! {
-    OpDef {
-        name: "nn.deformable_conv2d",
-        doc: "Convolution whose taps are moved (J. Dai et al., Deformable Convolutional Networks, 2017): offset has two \
-              channels, y and x, for each tap of each deformable group of channels, and the size of the result. Elements \
-              between those of the data are interpolated, elements outside are 0.",
-        arity: Arity::exactly(3),
-        inputs: &["data", "offset", "weight"],
-        attrs: &[
-            AttrDef::new("strides", AttrKind::Ints, Default::Ints(&[1, 1]), "stride of the window per axis"),
-            AttrDef::new("padding", AttrKind::Ints, Default::Ints(&[0, 0]),
-                "zero padding: one value, one per axis, or all values before the axes followed by all values after"),
-            AttrDef::new("dilation", AttrKind::Ints, Default::Ints(&[1, 1]), "distance between taps per axis"),
-            AttrDef::new("deformable_groups", AttrKind::Int, Default::Int(1), "number of groups of channels with offsets of their own"),
-            AttrDef::new("groups", AttrKind::Int, Default::Int(1), "number of channel groups"),
-            AttrDef::new("channels", AttrKind::Int, Default::None, "number of output channels; derived from the weight if None"),
-            AttrDef::new("kernel_size", AttrKind::Ints, Default::None, "taps per axis; derived from the weight if None"),
-            AttrDef::new("data_layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes of data and offset"),
-            AttrDef::new("kernel_layout", AttrKind::Str, Default::Str("OIHW"), "order of the kernel's axes"),
-            AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), "order of the result's axes; that of data if empty"),
-            AttrDef::new("out_dtype", AttrKind::DType, Default::Str(""), "element type of the result; that of data if empty"),
-        ],
-        pattern: OpPattern::OutEWiseFusable,
-        relation: deformable_type,
-        reference: Some(deformable),
-        flops: |cost| match cost.args {
-            [data, _, weight] => {
-                let args = [data.clone(), weight.clone()];
-                conv_flops::<2>(&super::Cost { args: &args, ..*cost }).saturating_mul(4)
-            }
-            _ => 0,
-        },
-        properties: Properties::EXACT.stable(elements_of::<2>),
-    }
+operator! {
+    name: "nn.deformable_conv2d",
+    doc: "Convolution whose taps are moved (J. Dai et al., Deformable Convolutional Networks, 2017): offset has two \
+          channels, y and x, for each tap of each deformable group of channels, and the size of the result. Elements \
+          between those of the data are interpolated, elements outside are 0.",
+    inputs: &["data", "offset", "weight"],
+    attrs: &[
+        AttrDef::new("strides", AttrKind::Ints, Default::Ints(&[1, 1]), "stride of the window per axis"),
+        AttrDef::new("padding", AttrKind::Ints, Default::Ints(&[0, 0]),
+            "zero padding: one value, one per axis, or all values before the axes followed by all values after"),
+        AttrDef::new("dilation", AttrKind::Ints, Default::Ints(&[1, 1]), "distance between taps per axis"),
+        AttrDef::new("deformable_groups", AttrKind::Int, Default::Int(1), "number of groups of channels with offsets of their own"),
+        AttrDef::new("groups", AttrKind::Int, Default::Int(1), "number of channel groups"),
+        AttrDef::new("channels", AttrKind::Int, Default::None, "number of output channels; derived from the weight if None"),
+        AttrDef::new("kernel_size", AttrKind::Ints, Default::None, "taps per axis; derived from the weight if None"),
+        AttrDef::new("data_layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes of data and offset"),
+        AttrDef::new("kernel_layout", AttrKind::Str, Default::Str("OIHW"), "order of the kernel's axes"),
+        AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), "order of the result's axes; that of data if empty"),
+        AttrDef::new("out_dtype", AttrKind::DType, Default::Str(""), "element type of the result; that of data if empty"),
+    ],
+    pattern: OpPattern::OutEWiseFusable,
+    relation: deformable_type,
+    reference: Some(deformable),
+    flops: |cost| match cost.args {
+        [data, _, weight] => {
+            let args = [data.clone(), weight.clone()];
+            conv_flops::<2>(&super::Cost { args: &args, ..*cost }).saturating_mul(4)
+        }
+        _ => 0,
+    },
+    properties: Properties::EXACT.stable(elements_of::<2>),
 }
 
 fn deformable_type(relation: &Relation<'_>) -> TypeResult {
@@ -97,11 +94,7 @@ fn interpolated(y: f64, x: f64, [height, width]: [usize; 2], element: impl Fn(us
     sum
 }
 
-fn deformable(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn deformable(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let s = ConvShape::new(&params, inputs[0].shape, inputs[2].shape, outputs[0].shape);
     let offset = CanonicalDims::new(inputs[1].shape, &params.string("data_layout"), "NC");
     let (data, offsets, weight) = (inputs[0].to_f64s(), inputs[1].to_f64s(), inputs[2].to_f64s());
@@ -136,37 +129,34 @@ fn deformable(
     Ok(())
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.correlation",
-        doc: "Correlation of patches of two images (A. Dosovitskiy et al., FlowNet, 2015): for every displacement up to \
-              max_displacement, in steps of stride2, a channel with the mean over channels and taps of the products of both \
-              images, or of the absolute differences.",
-        arity: Arity::exactly(2),
-        inputs: &["data1", "data2"],
-        attrs: &[
-            AttrDef::new("kernel_size", AttrKind::Int, Default::Int(1), "height and width of a patch, odd"),
-            AttrDef::new("max_displacement", AttrKind::Int, Default::Int(1), "greatest displacement along each axis"),
-            AttrDef::new("stride1", AttrKind::Int, Default::Int(1), "distance between patches of data1"),
-            AttrDef::new("stride2", AttrKind::Int, Default::Int(1), "distance between displacements"),
-            AttrDef::new("padding", AttrKind::Ints, Default::Ints(&[0, 0]),
-                "zero padding: one value, one per axis, or all values before the axes followed by all values after"),
-            AttrDef::new("is_multiply", AttrKind::Bool, Default::Bool(true), "true for products, false for absolute differences"),
-            AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes; only NCHW"),
-        ],
-        pattern: OpPattern::OutEWiseFusable,
-        relation: correlation_type,
-        reference: Some(correlation),
-        flops: |cost| {
-            let side = cost.params.int("kernel_size").max(1) as u64;
-            let channels = cost.args.first().and_then(Type::as_tensor).and_then(|t| t.dims.get(1)).map_or(1, Dim::number);
-            cost.ret_len().saturating_mul(2 * channels as u64).saturating_mul(side.saturating_mul(side))
-        },
-        properties: Properties::EXACT.sum(|params, shapes, _| {
-            let side = params.int("kernel_size").max(1) as usize;
-            side * side * shapes.first().and_then(|shape| shape.get(1)).copied().unwrap_or(1)
-        }),
-    }
+operator! {
+    name: "nn.correlation",
+    doc: "Correlation of patches of two images (A. Dosovitskiy et al., FlowNet, 2015): for every displacement up to \
+          max_displacement, in steps of stride2, a channel with the mean over channels and taps of the products of both \
+          images, or of the absolute differences.",
+    inputs: &["data1", "data2"],
+    attrs: &[
+        AttrDef::new("kernel_size", AttrKind::Int, Default::Int(1), "height and width of a patch, odd"),
+        AttrDef::new("max_displacement", AttrKind::Int, Default::Int(1), "greatest displacement along each axis"),
+        AttrDef::new("stride1", AttrKind::Int, Default::Int(1), "distance between patches of data1"),
+        AttrDef::new("stride2", AttrKind::Int, Default::Int(1), "distance between displacements"),
+        AttrDef::new("padding", AttrKind::Ints, Default::Ints(&[0, 0]),
+            "zero padding: one value, one per axis, or all values before the axes followed by all values after"),
+        AttrDef::new("is_multiply", AttrKind::Bool, Default::Bool(true), "true for products, false for absolute differences"),
+        AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes; only NCHW"),
+    ],
+    pattern: OpPattern::OutEWiseFusable,
+    relation: correlation_type,
+    reference: Some(correlation),
+    flops: |cost| {
+        let side = cost.params.int("kernel_size").max(1) as u64;
+        let channels = cost.args.first().and_then(Type::as_tensor).and_then(|t| t.dims.get(1)).map_or(1, Dim::number);
+        cost.ret_len().saturating_mul(2 * channels as u64).saturating_mul(side.saturating_mul(side))
+    },
+    properties: Properties::EXACT.sum(|params, shapes, _| {
+        let side = params.int("kernel_size").max(1) as usize;
+        side * side * shapes.first().and_then(|shape| shape.get(1)).copied().unwrap_or(1)
+    }),
 }
 
 fn correlation_type(relation: &Relation<'_>) -> TypeResult {
@@ -209,11 +199,7 @@ fn correlation_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(a.dtype, dims))
 }
 
-fn correlation(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn correlation(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let (a, b) = (inputs[0].to_f64s(), inputs[1].to_f64s());
     let data = CanonicalDims::new(inputs[0].shape, "NCHW", "NC");
     let out = CanonicalDims::new(outputs[0].shape, "NCHW", "NC");

@@ -1,34 +1,28 @@
 //! Non-maximum suppression per class.
 
 use super::scalar::Writer;
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Default, Evaluation, Params, Relation, TypeResult};
 use crate::cancel::Ticks;
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
-use crate::op::facts::Properties;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
-inventory::submit! {
-    OpDef {
-        name: "vision.all_class_non_max_suppression",
-        doc: "For each batch and class, boxes in descending order of their scores, without those that overlap a box \
-              chosen before by more than iou_threshold, without those whose score is not above score_threshold, and at \
-              most max_output_boxes_per_class. boxes is (n, boxes, 4), scores is (n, classes, boxes). The result is \
-              (batch, class, box) in the first rows of int64 (n * classes * boxes, 3), and their number; other rows are \
-              0. To disable a threshold, pass 0 as iou_threshold or -inf as score_threshold.",
-        arity: Arity::exactly(5),
-        inputs: &["boxes", "scores", "max_output_boxes_per_class", "iou_threshold", "score_threshold"],
-        attrs: &[
-            AttrDef::new("center_point_box", AttrKind::Bool, Default::Bool(false),
-                "true if a box is center x, center y, width, height; false if it is two opposite corners, y before x"),
-            AttrDef::new("output_format", AttrKind::Str, Default::Str("onnx"), "form of the results; only onnx"),
-        ],
-        pattern: OpPattern::Opaque,
-        relation: nms_type,
-        reference: Some(nms),
-        flops: |cost| cost.arg_len(1),
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "vision.all_class_non_max_suppression",
+    doc: "For each batch and class, boxes in descending order of their scores, without those that overlap a box \
+          chosen before by more than iou_threshold, without those whose score is not above score_threshold, and at \
+          most max_output_boxes_per_class. boxes is (n, boxes, 4), scores is (n, classes, boxes). The result is \
+          (batch, class, box) in the first rows of int64 (n * classes * boxes, 3), and their number; other rows are \
+          0. To disable a threshold, pass 0 as iou_threshold or -inf as score_threshold.",
+    inputs: &["boxes", "scores", "max_output_boxes_per_class", "iou_threshold", "score_threshold"],
+    attrs: &[
+        AttrDef::new("center_point_box", AttrKind::Bool, Default::Bool(false),
+            "true if a box is center x, center y, width, height; false if it is two opposite corners, y before x"),
+        AttrDef::new("output_format", AttrKind::Str, Default::Str("onnx"), "form of the results; only onnx"),
+    ],
+    relation: nms_type,
+    reference: Some(nms),
+    flops: |cost| cost.arg_len(1),
 }
 
 fn nms_type(relation: &Relation<'_>) -> TypeResult {
@@ -88,7 +82,7 @@ impl Rectangle {
     }
 }
 
-fn nms(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
+fn nms(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let (boxes, scores) = (inputs[0].to_f64s(), inputs[1].to_f64s());
     let &[batches, classes, count] = inputs[1].shape else {
         return Err(format!("scores: expected 3 dimensions, found {}", inputs[1].shape.len()));

@@ -1,7 +1,7 @@
 //! Normalizations, softmax, dropout and prelu.
 
 use super::elementwise::same_as_input;
-use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Cost, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::cancel::Ticks;
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
@@ -22,171 +22,141 @@ const fn axis(default: i64, doc: &'static str) -> AttrDef {
     AttrDef::new("axis", AttrKind::Int, Default::Int(default), doc)
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.batch_norm",
-        doc: "(data - moving_mean) / sqrt(moving_var + epsilon) * gamma + beta along one axis, as at inference: \
-              results 1 and 2 are the moving mean and variance, unchanged.",
-        arity: Arity::exactly(5),
-        inputs: &["data", "gamma", "beta", "moving_mean", "moving_var"],
-        attrs: &[axis(1, "axis of the channels"), EPSILON, CENTER, SCALE],
-        pattern: OpPattern::OutEWiseFusable,
-        relation: batch_relation,
-        reference: Some(batch_reference),
-        flops: |cost| cost.arg_len(0).saturating_mul(2),
-        properties: Properties::EXACT.stable(reduced_elements),
-    }
+operator! {
+    name: "nn.batch_norm",
+    doc: "(data - moving_mean) / sqrt(moving_var + epsilon) * gamma + beta along one axis, as at inference: \
+          results 1 and 2 are the moving mean and variance, unchanged.",
+    inputs: &["data", "gamma", "beta", "moving_mean", "moving_var"],
+    attrs: &[axis(1, "axis of the channels"), EPSILON, CENTER, SCALE],
+    pattern: OpPattern::OutEWiseFusable,
+    relation: batch_relation,
+    reference: Some(batch_reference),
+    flops: |cost| cost.arg_len(0).saturating_mul(2),
+    properties: Properties::EXACT.stable(reduced_elements),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.layer_norm",
-        doc: "(data - mean) / sqrt(variance + epsilon) * gamma + beta, with mean and (biased) variance over one axis.",
-        arity: Arity::exactly(3),
-        inputs: &["data", "gamma", "beta"],
-        attrs: &[axis(-1, "normalized axis"), EPSILON, CENTER, SCALE],
-        pattern: OpPattern::OutEWiseFusable,
-        relation: channel_relation,
-        reference: Some(|params, inputs, outputs| {
-            normalize(&params, inputs, outputs, layer_sets(&params, inputs[0].shape));
-            Ok(())
-        }),
-        flops: flops_per_element::<8>,
-        properties: Properties::EXACT.error(ErrorModel::Moments(elements_along_axis, |params, inputs| {
-            mean_sensitivity(params, inputs, layer_sets(params, inputs[0].shape))
-        })),
-    }
+operator! {
+    name: "nn.layer_norm",
+    doc: "(data - mean) / sqrt(variance + epsilon) * gamma + beta, with mean and (biased) variance over one axis.",
+    inputs: &["data", "gamma", "beta"],
+    attrs: &[axis(-1, "normalized axis"), EPSILON, CENTER, SCALE],
+    pattern: OpPattern::OutEWiseFusable,
+    relation: channel_relation,
+    reference: Some(|params, inputs, outputs| {
+        normalize(&params, inputs, outputs, layer_sets(&params, inputs[0].shape));
+        Ok(())
+    }),
+    flops: flops_per_element::<8>,
+    properties: Properties::EXACT.error(ErrorModel::Moments(elements_along_axis, |params, inputs| {
+        mean_sensitivity(params, inputs, layer_sets(params, inputs[0].shape))
+    })),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.instance_norm",
-        doc: "(data - mean) / sqrt(variance + epsilon) * gamma + beta, with mean and (biased) variance of each channel \
-              of each batch item.",
-        arity: Arity::exactly(3),
-        inputs: &["data", "gamma", "beta"],
-        attrs: &[axis(1, "axis of the channels"), EPSILON, CENTER, SCALE],
-        pattern: OpPattern::OutEWiseFusable,
-        relation: channel_relation,
-        reference: Some(|params, inputs, outputs| {
-            normalize(&params, inputs, outputs, instance_sets(&params, inputs[0].shape));
-            Ok(())
-        }),
-        flops: flops_per_element::<8>,
-        properties: Properties::EXACT.error(ErrorModel::Moments(elements_of_group, |params, inputs| {
-            mean_sensitivity(params, inputs, instance_sets(params, inputs[0].shape))
-        })),
-    }
+operator! {
+    name: "nn.instance_norm",
+    doc: "(data - mean) / sqrt(variance + epsilon) * gamma + beta, with mean and (biased) variance of each channel \
+          of each batch item.",
+    inputs: &["data", "gamma", "beta"],
+    attrs: &[axis(1, "axis of the channels"), EPSILON, CENTER, SCALE],
+    pattern: OpPattern::OutEWiseFusable,
+    relation: channel_relation,
+    reference: Some(|params, inputs, outputs| {
+        normalize(&params, inputs, outputs, instance_sets(&params, inputs[0].shape));
+        Ok(())
+    }),
+    flops: flops_per_element::<8>,
+    properties: Properties::EXACT.error(ErrorModel::Moments(elements_of_group, |params, inputs| {
+        mean_sensitivity(params, inputs, instance_sets(params, inputs[0].shape))
+    })),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.group_norm",
-        doc: "(data - mean) / sqrt(variance + epsilon) * gamma + beta, with mean and (biased) variance of each group of \
-              channels of each batch item.",
-        arity: Arity::exactly(3),
-        inputs: &["data", "gamma", "beta"],
-        attrs: &[
-            AttrDef::new("num_groups", AttrKind::Int, Default::Required, "number of channel groups"),
-            axis(1, "axis of the channels"), EPSILON, CENTER, SCALE,
-        ],
-        pattern: OpPattern::OutEWiseFusable,
-        relation: group_relation,
-        reference: Some(|params, inputs, outputs| {
-            normalize(&params, inputs, outputs, group_sets(&params, inputs[0].shape));
-            Ok(())
-        }),
-        flops: flops_per_element::<8>,
-        properties: Properties::EXACT.error(ErrorModel::Moments(elements_of_group, |params, inputs| {
-            mean_sensitivity(params, inputs, group_sets(params, inputs[0].shape))
-        })),
-    }
+operator! {
+    name: "nn.group_norm",
+    doc: "(data - mean) / sqrt(variance + epsilon) * gamma + beta, with mean and (biased) variance of each group of \
+          channels of each batch item.",
+    inputs: &["data", "gamma", "beta"],
+    attrs: &[
+        AttrDef::new("num_groups", AttrKind::Int, Default::Required, "number of channel groups"),
+        axis(1, "axis of the channels"), EPSILON, CENTER, SCALE,
+    ],
+    pattern: OpPattern::OutEWiseFusable,
+    relation: group_relation,
+    reference: Some(|params, inputs, outputs| {
+        normalize(&params, inputs, outputs, group_sets(&params, inputs[0].shape));
+        Ok(())
+    }),
+    flops: flops_per_element::<8>,
+    properties: Properties::EXACT.error(ErrorModel::Moments(elements_of_group, |params, inputs| {
+        mean_sensitivity(params, inputs, group_sets(params, inputs[0].shape))
+    })),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.l2_normalize",
-        doc: "data / sqrt(max(sum of squares over the axes, eps)).",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[
-            AttrDef::new("eps", AttrKind::Float, Default::Float(1e-10), "lower bound on the sum of squares"),
-            AttrDef::new("axis", AttrKind::Ints, Default::Ints(&[]), "axes to sum over; all if empty"),
-        ],
-        pattern: OpPattern::OutEWiseFusable,
-        relation: l2_relation,
-        reference: Some(l2_reference),
-        flops: flops_per_element::<3>,
-        properties: Properties::EXACT.stable(elements_along_axes),
-    }
+operator! {
+    name: "nn.l2_normalize",
+    doc: "data / sqrt(max(sum of squares over the axes, eps)).",
+    inputs: &["data"],
+    attrs: &[
+        AttrDef::new("eps", AttrKind::Float, Default::Float(1e-10), "lower bound on the sum of squares"),
+        AttrDef::new("axis", AttrKind::Ints, Default::Ints(&[]), "axes to sum over; all if empty"),
+    ],
+    pattern: OpPattern::OutEWiseFusable,
+    relation: l2_relation,
+    reference: Some(l2_reference),
+    flops: flops_per_element::<3>,
+    properties: Properties::EXACT.stable(elements_along_axes),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.lrn",
-        doc: "data / (bias + alpha / size * sum of squares over the nearest size channels)^beta.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[
-            AttrDef::new("size", AttrKind::Int, Default::Int(5), "number of channels in the sum; odd"),
-            axis(1, "axis of the channels"),
-            AttrDef::new("bias", AttrKind::Float, Default::Float(2.0), "constant term of the denominator"),
-            AttrDef::new("alpha", AttrKind::Float, Default::Float(1e-4), "factor of the sum of squares"),
-            AttrDef::new("beta", AttrKind::Float, Default::Float(0.75), "exponent of the denominator"),
-        ],
-        pattern: OpPattern::OutEWiseFusable,
-        relation: lrn_relation,
-        reference: Some(lrn_reference),
-        flops: |cost| cost.ret_len().saturating_mul(3 + 2 * cost.params.int("size").clamp(0, 1 << 30) as u64),
-        properties: Properties::EXACT.stable(window_size),
-    }
+operator! {
+    name: "nn.lrn",
+    doc: "data / (bias + alpha / size * sum of squares over the nearest size channels)^beta.",
+    inputs: &["data"],
+    attrs: &[
+        AttrDef::new("size", AttrKind::Int, Default::Int(5), "number of channels in the sum; odd"),
+        axis(1, "axis of the channels"),
+        AttrDef::new("bias", AttrKind::Float, Default::Float(2.0), "constant term of the denominator"),
+        AttrDef::new("alpha", AttrKind::Float, Default::Float(1e-4), "factor of the sum of squares"),
+        AttrDef::new("beta", AttrKind::Float, Default::Float(0.75), "exponent of the denominator"),
+    ],
+    pattern: OpPattern::OutEWiseFusable,
+    relation: lrn_relation,
+    reference: Some(lrn_reference),
+    flops: |cost| cost.ret_len().saturating_mul(3 + 2 * cost.params.int("size").clamp(0, 1 << 30) as u64),
+    properties: Properties::EXACT.stable(window_size),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.dropout",
-        doc: "Returns the data unchanged, as at inference; result 1 is the mask, all ones.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[AttrDef::new("rate", AttrKind::Float, Default::Float(0.5), "fraction of elements dropped in training")],
-        pattern: OpPattern::Opaque,
-        relation: |r| Ok(Type::tuple([same_as_input(r)?, same_as_input(r)?])),
-        reference: Some(dropout_reference),
-        flops: |_| 0,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "nn.dropout",
+    doc: "Returns the data unchanged, as at inference; result 1 is the mask, all ones.",
+    inputs: &["data"],
+    attrs: &[AttrDef::new("rate", AttrKind::Float, Default::Float(0.5), "fraction of elements dropped in training")],
+    relation: |r| Ok(Type::tuple([same_as_input(r)?, same_as_input(r)?])),
+    reference: Some(dropout_reference),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.prelu",
-        doc: "x where x > 0, otherwise alpha * x, with one alpha per index on the axis.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "alpha"],
-        attrs: &[axis(1, "axis of the channels")],
-        pattern: OpPattern::Broadcast,
-        relation: channel_relation,
-        reference: Some(prelu_reference),
-        flops: flops_per_element::<1>,
-        properties: Properties::EXACT.layout(LayoutRule::Axis).ulps(1.0),
-    }
+operator! {
+    name: "nn.prelu",
+    doc: "x where x > 0, otherwise alpha * x, with one alpha per index on the axis.",
+    inputs: &["data", "alpha"],
+    attrs: &[axis(1, "axis of the channels")],
+    pattern: OpPattern::Broadcast,
+    relation: channel_relation,
+    reference: Some(prelu_reference),
+    flops: flops_per_element::<1>,
+    properties: Properties::EXACT.layout(LayoutRule::Axis).ulps(1.0),
 }
 
 macro_rules! softmax {
     ($($name:literal $doc:literal $log:literal $error:ident;)*) => {$(
-        inventory::submit! {
-            OpDef {
-                name: $name,
-                doc: $doc,
-                arity: Arity::exactly(1),
-                inputs: &["data"],
-                attrs: &[axis(-1, "axis to sum over")],
-                pattern: OpPattern::OutEWiseFusable,
-                relation: axis_relation,
-                reference: Some(|params, inputs, outputs| { softmax(params, inputs, outputs, $log); Ok(()) }),
-                flops: flops_per_element::<5>,
-                properties: Properties::EXACT.error(ErrorModel::$error(elements_along_axis)),
-            }
+        operator! {
+            name: $name,
+            doc: $doc,
+            inputs: &["data"],
+            attrs: &[axis(-1, "axis to sum over")],
+            pattern: OpPattern::OutEWiseFusable,
+            relation: axis_relation,
+            reference: Some(|params, inputs, outputs| { softmax(params, inputs, outputs, $log); Ok(()) }),
+            flops: flops_per_element::<5>,
+            properties: Properties::EXACT.error(ErrorModel::$error(elements_along_axis)),
         }
     )*};
 }
@@ -317,11 +287,7 @@ fn write(values: &[f64], out: &mut TensorViewMut<'_>) {
     <f64 as super::sum::Sum>::store(values, out);
 }
 
-fn batch_reference(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn batch_reference(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let view = AxisView::new(inputs[0].shape, params.int("axis"));
     let (scale, center, epsilon) = (params.bool("scale"), params.bool("center"), params.float("epsilon"));
     let [mut x, gamma, beta, mean, var] = [0, 1, 2, 3, 4].map(|i| inputs[i].to_f64s());
@@ -412,11 +378,7 @@ fn elements_by_group(shape: &[usize], axis: i64, groups: usize) -> impl Iterator
     sets.into_iter()
 }
 
-fn l2_reference(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn l2_reference(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let shape = inputs[0].shape;
     let rank = shape.len() as i64;
     let axes: Vec<i64> = params.ints("axis").iter().map(|&a| if a < 0 { a + rank } else { a }).collect();
@@ -446,11 +408,7 @@ fn l2_reference(
     Ok(())
 }
 
-fn lrn_reference(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn lrn_reference(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let size = params.int("size") as usize;
     let (bias, alpha, beta) = (params.float("bias"), params.float("alpha"), params.float("beta"));
     let x = inputs[0].to_f64s();
@@ -470,21 +428,13 @@ fn lrn_reference(
     Ok(())
 }
 
-fn dropout_reference(
-    _: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn dropout_reference(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     outputs[0].data.copy_from_slice(inputs[0].data);
     write(&vec![1.0; inputs[0].len()], &mut outputs[1]);
     Ok(())
 }
 
-fn prelu_reference(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn prelu_reference(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let view = AxisView::new(inputs[0].shape, params.int("axis"));
     let (mut x, alpha) = (inputs[0].to_f64s(), inputs[1].to_f64s());
     for (i, value) in x.iter_mut().enumerate() {

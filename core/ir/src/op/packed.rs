@@ -1,12 +1,10 @@
 //! Sequences of tensors whose number is known in the run only, as two tensors: the elements of all tensors, one after the
 //! other, and their shapes, one row each. All tensors have the same rank.
 
-use super::elementwise::no_flops;
 use super::walk::split_at_axis;
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Default, Evaluation, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
-use crate::op::facts::Properties;
 use crate::tensor::{DType, Shape, TensorView, TensorViewMut, element_count};
 
 const AXIS: AttrDef = AttrDef::new("axis", AttrKind::Int, Default::Int(0), "axis of the tensors; < 0 from the end");
@@ -138,124 +136,97 @@ fn copy(source: &TensorView<'_>, start: usize, target: &mut TensorViewMut<'_>, a
     target.data[at * size..(at + count) * size].copy_from_slice(&source.data[start * size..(start + count) * size]);
 }
 
-inventory::submit! {
-    OpDef {
-        name: "sequence.at",
-        doc: "The tensor at a position of a sequence, which counts from the end if it is negative.",
-        arity: Arity::exactly(3),
-        inputs: &["data", "shapes", "position"],
-        attrs: &[],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let sequence = sequence(relation)?;
-            Ok(match sequence.at(relation, 2, 0)? {
-                Some((layout, position)) => Type::tensor(sequence.dtype, &layout.shapes[position]),
-                None => Type::tensor_of(sequence.dtype, vec![Dim::Any; sequence.rank]),
-            })
-        },
-        reference: Some(|_, inputs, outputs| {
-            let layout = Layout::of(&inputs[0], &inputs[1])?;
-            let position = layout.position(&inputs[2], layout.len())?;
-            let count = outputs[0].len();
-            copy(&inputs[0], layout.offsets[position], &mut outputs[0], 0, count);
-            Ok(())
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "sequence.at",
+    doc: "The tensor at a position of a sequence, which counts from the end if it is negative.",
+    inputs: &["data", "shapes", "position"],
+    relation: |relation| {
+        let sequence = sequence(relation)?;
+        Ok(match sequence.at(relation, 2, 0)? {
+            Some((layout, position)) => Type::tensor(sequence.dtype, &layout.shapes[position]),
+            None => Type::tensor_of(sequence.dtype, vec![Dim::Any; sequence.rank]),
+        })
+    },
+    reference: Some(|_, inputs, outputs| {
+        let layout = Layout::of(&inputs[0], &inputs[1])?;
+        let position = layout.position(&inputs[2], layout.len())?;
+        let count = outputs[0].len();
+        copy(&inputs[0], layout.offsets[position], &mut outputs[0], 0, count);
+        Ok(())
+    }),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "sequence.insert",
-        doc: "A sequence with another tensor before a position, which may be the length of the sequence.",
-        arity: Arity::exactly(4),
-        inputs: &["data", "shapes", "position", "tensor"],
-        attrs: &[],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let (sequence, tensor) = (sequence(relation)?, relation.tensor(3)?);
-            if tensor.dtype != sequence.dtype || tensor.dims.len() != sequence.rank {
-                let expected = Type::tensor_of(sequence.dtype, vec![Dim::Any; sequence.rank]);
-                return Err(relation.mismatch(format!("tensor: expected {expected}, found {}", relation.args[3])));
+operator! {
+    name: "sequence.insert",
+    doc: "A sequence with another tensor before a position, which may be the length of the sequence.",
+    inputs: &["data", "shapes", "position", "tensor"],
+    relation: |relation| {
+        let (sequence, tensor) = (sequence(relation)?, relation.tensor(3)?);
+        if tensor.dtype != sequence.dtype || tensor.dims.len() != sequence.rank {
+            let expected = Type::tensor_of(sequence.dtype, vec![Dim::Any; sequence.rank]);
+            return Err(relation.mismatch(format!("tensor: expected {expected}, found {}", relation.args[3])));
+        }
+        sequence.at(relation, 2, 1)?;
+        let added = Dim::product(&tensor.dims).unwrap_or(Dim::Any);
+        Ok(sequence.ty(plus(&sequence.elements, &added), plus(&sequence.count, &Dim::Fixed(1))))
+    },
+    reference: Some(|_, inputs, outputs| {
+        let layout = Layout::of(&inputs[0], &inputs[1])?;
+        let position = layout.position(&inputs[2], layout.len() + 1)?;
+        let ([data, shapes], start) = (outputs, layout.offsets[position]) else {
+            return Err("expected two results".into());
+        };
+        let added = inputs[3].len();
+        copy(&inputs[0], 0, data, 0, start);
+        copy(&inputs[3], 0, data, start, added);
+        copy(&inputs[0], start, data, start + added, inputs[0].len() - start);
+        let sizes: Vec<i64> = inputs[3].shape.iter().map(|&size| size as i64).collect();
+        let (rank, rows) = (sizes.len(), inputs[1].to_i64s().unwrap_or_default());
+        let all = [&rows[..position * rank], &sizes[..], &rows[position * rank..]].concat();
+        shapes.as_mut_slice::<i64>().copy_from_slice(&all);
+        Ok(())
+    }),
+}
+
+operator! {
+    name: "sequence.erase",
+    doc: "A sequence without the tensor at a position.",
+    inputs: &["data", "shapes", "position"],
+    relation: |relation| {
+        let sequence = sequence(relation)?;
+        Ok(match sequence.at(relation, 2, 0)? {
+            Some((layout, position)) => {
+                let removed = layout.offsets[position + 1] - layout.offsets[position];
+                let rest = layout.offsets[layout.len()] - removed;
+                sequence.ty(Dim::Fixed(rest), Dim::Fixed(layout.len() - 1))
             }
-            sequence.at(relation, 2, 1)?;
-            let added = Dim::product(&tensor.dims).unwrap_or(Dim::Any);
-            Ok(sequence.ty(plus(&sequence.elements, &added), plus(&sequence.count, &Dim::Fixed(1))))
-        },
-        reference: Some(|_, inputs, outputs| {
-            let layout = Layout::of(&inputs[0], &inputs[1])?;
-            let position = layout.position(&inputs[2], layout.len() + 1)?;
-            let ([data, shapes], start) = (outputs, layout.offsets[position]) else {
-                return Err("expected two results".into());
-            };
-            let added = inputs[3].len();
-            copy(&inputs[0], 0, data, 0, start);
-            copy(&inputs[3], 0, data, start, added);
-            copy(&inputs[0], start, data, start + added, inputs[0].len() - start);
-            let sizes: Vec<i64> = inputs[3].shape.iter().map(|&size| size as i64).collect();
-            let (rank, rows) = (sizes.len(), inputs[1].to_i64s().unwrap_or_default());
-            let all = [&rows[..position * rank], &sizes[..], &rows[position * rank..]].concat();
-            shapes.as_mut_slice::<i64>().copy_from_slice(&all);
-            Ok(())
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+            None => sequence.ty(Dim::Any, Dim::Any),
+        })
+    },
+    reference: Some(|_, inputs, outputs| {
+        let layout = Layout::of(&inputs[0], &inputs[1])?;
+        let position = layout.position(&inputs[2], layout.len())?;
+        let ([data, shapes], [start, end]) = (outputs, [layout.offsets[position], layout.offsets[position + 1]])
+        else {
+            return Err("expected two results".into());
+        };
+        copy(&inputs[0], 0, data, 0, start);
+        copy(&inputs[0], end, data, start, inputs[0].len() - end);
+        let (rank, mut rows) = (inputs[1].shape[1], inputs[1].to_i64s().unwrap_or_default());
+        rows.drain(position * rank..(position + 1) * rank);
+        shapes.as_mut_slice::<i64>().copy_from_slice(&rows);
+        Ok(())
+    }),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "sequence.erase",
-        doc: "A sequence without the tensor at a position.",
-        arity: Arity::exactly(3),
-        inputs: &["data", "shapes", "position"],
-        attrs: &[],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let sequence = sequence(relation)?;
-            Ok(match sequence.at(relation, 2, 0)? {
-                Some((layout, position)) => {
-                    let removed = layout.offsets[position + 1] - layout.offsets[position];
-                    let rest = layout.offsets[layout.len()] - removed;
-                    sequence.ty(Dim::Fixed(rest), Dim::Fixed(layout.len() - 1))
-                }
-                None => sequence.ty(Dim::Any, Dim::Any),
-            })
-        },
-        reference: Some(|_, inputs, outputs| {
-            let layout = Layout::of(&inputs[0], &inputs[1])?;
-            let position = layout.position(&inputs[2], layout.len())?;
-            let ([data, shapes], [start, end]) = (outputs, [layout.offsets[position], layout.offsets[position + 1]])
-            else {
-                return Err("expected two results".into());
-            };
-            copy(&inputs[0], 0, data, 0, start);
-            copy(&inputs[0], end, data, start, inputs[0].len() - end);
-            let (rank, mut rows) = (inputs[1].shape[1], inputs[1].to_i64s().unwrap_or_default());
-            rows.drain(position * rank..(position + 1) * rank);
-            shapes.as_mut_slice::<i64>().copy_from_slice(&rows);
-            Ok(())
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
-}
-
-inventory::submit! {
-    OpDef {
-        name: "sequence.concatenate",
-        doc: "The tensors of a sequence, concatenated along an axis, or stacked along a new one. The sequence must not be \
-              empty.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "shapes"],
-        attrs: &[AXIS, NEW_AXIS],
-        pattern: OpPattern::Opaque,
-        relation: concatenate_type,
-        reference: Some(concatenate),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "sequence.concatenate",
+    doc: "The tensors of a sequence, concatenated along an axis, or stacked along a new one. The sequence must not be \
+          empty.",
+    inputs: &["data", "shapes"],
+    attrs: &[AXIS, NEW_AXIS],
+    relation: concatenate_type,
+    reference: Some(concatenate),
 }
 
 fn concatenate_type(relation: &Relation<'_>) -> TypeResult {
@@ -279,11 +250,7 @@ fn concatenate_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor(sequence.dtype, &shape))
 }
 
-fn concatenate(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn concatenate(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let layout = Layout::of(&inputs[0], &inputs[1])?;
     let (rank, out) = (outputs[0].shape.len(), &mut outputs[0]);
     let axis = params.int("axis");
@@ -301,36 +268,30 @@ fn concatenate(
     Ok(())
 }
 
-inventory::submit! {
-    OpDef {
-        name: "sequence.split",
-        doc: "The parts of a tensor along an axis, as a sequence: of the sizes in a vector, or of the size in a scalar, the \
-              last of which may be smaller.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "split"],
-        attrs: &[AXIS, KEEPDIMS],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let (data, split) = (relation.tensor(0)?, relation.tensor(1)?);
-            let axis = relation.axis(relation.params.int("axis"), data.dims.len())?;
-            let rank = data.dims.len() - usize::from(!relation.params.bool("keepdims"));
-            let elements = Dim::product(&data.dims).unwrap_or(Dim::Any);
-            if !split.dtype.is_int() || split.dims.len() > 1 {
-                return Err(relation.mismatch(format!("split: expected integers, found {}", relation.args[1])));
+operator! {
+    name: "sequence.split",
+    doc: "The parts of a tensor along an axis, as a sequence: of the sizes in a vector, or of the size in a scalar, the \
+          last of which may be smaller.",
+    inputs: &["data", "split"],
+    attrs: &[AXIS, KEEPDIMS],
+    relation: |relation| {
+        let (data, split) = (relation.tensor(0)?, relation.tensor(1)?);
+        let axis = relation.axis(relation.params.int("axis"), data.dims.len())?;
+        let rank = data.dims.len() - usize::from(!relation.params.bool("keepdims"));
+        let elements = Dim::product(&data.dims).unwrap_or(Dim::Any);
+        if !split.dtype.is_int() || split.dims.len() > 1 {
+            return Err(relation.mismatch(format!("split: expected integers, found {}", relation.args[1])));
+        }
+        let count = match (relation.known_ints(1), data.dims[axis].fixed()) {
+            (Some(sizes), Some(size)) => {
+                let parts = parts(&sizes, split.dims.is_empty(), size).map_err(|message| relation.mismatch(message))?;
+                Dim::Fixed(parts.len())
             }
-            let count = match (relation.known_ints(1), data.dims[axis].fixed()) {
-                (Some(sizes), Some(size)) => {
-                    let parts = parts(&sizes, split.dims.is_empty(), size).map_err(|message| relation.mismatch(message))?;
-                    Dim::Fixed(parts.len())
-                }
-                _ => split.dims.first().cloned().unwrap_or(Dim::Any),
-            };
-            Ok(packed_type(data.dtype, elements, count, rank))
-        },
-        reference: Some(split),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+            _ => split.dims.first().cloned().unwrap_or(Dim::Any),
+        };
+        Ok(packed_type(data.dtype, elements, count, rank))
+    },
+    reference: Some(split),
 }
 
 /// Returns the sizes of the parts of an axis of `size`.
@@ -346,11 +307,7 @@ fn parts(split: &[i64], is_size: bool, size: usize) -> Result<Vec<usize>, String
     }
 }
 
-fn split(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn split(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let [data, shapes] = outputs else { return Err("expected two results".into()) };
     let (shape, axis) = (inputs[0].shape, params.int("axis"));
     let axis = usize::try_from(if axis < 0 { axis + shape.len() as i64 } else { axis }).unwrap_or_default();

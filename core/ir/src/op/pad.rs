@@ -2,7 +2,7 @@
 
 use super::spatial::{self, CanonicalDims};
 use super::walk::{gather, strides};
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{AttrValue, Dim, DimExpr, Type};
 use crate::op::facts::Properties;
@@ -11,119 +11,97 @@ use crate::tensor::{TensorView, TensorViewMut};
 const PAD_MODE: AttrDef =
     AttrDef::new("pad_mode", AttrKind::Str, Default::Str("constant"), "constant, edge or reflect");
 
-inventory::submit! {
-    OpDef {
-        name: "nn.pad",
-        doc: "Adds elements before and after each axis: the value of argument 1 (constant), the element of the border \
-              (edge), or the data mirrored at its border elements (reflect). A negative width crops elements.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "pad_value"],
-        attrs: &[
-            AttrDef::new("pad_width", AttrKind::Ints, Default::Required, "[before, after] for every axis"),
-            PAD_MODE,
-        ],
-        pattern: OpPattern::Injective,
-        relation: pad_relation,
-        reference: Some(pad_reference),
-        flops: |_| 0,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "nn.pad",
+    doc: "Adds elements before and after each axis: the value of argument 1 (constant), the element of the border \
+          (edge), or the data mirrored at its border elements (reflect). A negative width crops elements.",
+    inputs: &["data", "pad_value"],
+    attrs: &[
+        AttrDef::new("pad_width", AttrKind::Ints, Default::Required, "[before, after] for every axis"),
+        PAD_MODE,
+    ],
+    pattern: OpPattern::Injective,
+    relation: pad_relation,
+    reference: Some(pad_reference),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "dyn.nn.pad",
-        doc: "nn.pad with widths computed at run time: one row (before, after) for every axis.",
-        arity: Arity::exactly(3),
-        inputs: &["data", "pad_width", "pad_value"],
-        attrs: &[PAD_MODE],
-        pattern: OpPattern::Injective,
-        relation: dynamic_pad_relation,
-        reference: Some(|params, inputs, outputs| {
-            let widths = inputs[1].to_i64s().ok_or_else(|| {
-                format!("pad_width: expected integers that fit int64, found {}", inputs[1].dtype)
-            })?;
-            pad(&params, &pairs(&widths), [&inputs[0], &inputs[2]], outputs);
-            Ok(())
-        }),
-        flops: |_| 0,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "dyn.nn.pad",
+    doc: "nn.pad with widths computed at run time: one row (before, after) for every axis.",
+    inputs: &["data", "pad_width", "pad_value"],
+    attrs: &[PAD_MODE],
+    pattern: OpPattern::Injective,
+    relation: dynamic_pad_relation,
+    reference: Some(|params, inputs, outputs| {
+        let widths = inputs[1].to_i64s().ok_or_else(|| {
+            format!("pad_width: expected integers that fit int64, found {}", inputs[1].dtype)
+        })?;
+        pad(&params, &pairs(&widths), [&inputs[0], &inputs[2]], outputs);
+        Ok(())
+    }),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.mirror_pad",
-        doc: "Adds elements before and after each axis: the data mirrored at its border, with the border element repeated \
-              (SYMMETRIC) or not (REFLECT).",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[
-            AttrDef::new("mode", AttrKind::Str, Default::Str("SYMMETRIC"), "SYMMETRIC or REFLECT"),
-            AttrDef::new("pad_width", AttrKind::Ints, Default::Required, "[before, after] for every axis"),
-        ],
-        pattern: OpPattern::Injective,
-        relation: mirror_pad_relation,
-        reference: Some(|params, inputs, outputs| {
-            let is_symmetric = params.string("mode") == "SYMMETRIC";
-            let widths = pad_width(&params).unwrap_or_default();
-            let (shape, strides) = (inputs[0].shape, strides(inputs[0].shape));
-            gather(&inputs[0], &mut outputs[0], |index| {
-                let source = |axis: usize| {
-                    let (x, size) = (index[axis] as i64 - widths[axis].0, shape[axis] as i64);
-                    let mirrored = match x {
-                        ..0 => -x - i64::from(is_symmetric),
-                        _ if x >= size => 2 * size - x - 1 - i64::from(!is_symmetric),
-                        _ => x,
-                    };
-                    mirrored as usize * strides[axis]
+operator! {
+    name: "nn.mirror_pad",
+    doc: "Adds elements before and after each axis: the data mirrored at its border, with the border element repeated \
+          (SYMMETRIC) or not (REFLECT).",
+    inputs: &["data"],
+    attrs: &[
+        AttrDef::new("mode", AttrKind::Str, Default::Str("SYMMETRIC"), "SYMMETRIC or REFLECT"),
+        AttrDef::new("pad_width", AttrKind::Ints, Default::Required, "[before, after] for every axis"),
+    ],
+    pattern: OpPattern::Injective,
+    relation: mirror_pad_relation,
+    reference: Some(|params, inputs, outputs| {
+        let is_symmetric = params.string("mode") == "SYMMETRIC";
+        let widths = pad_width(&params).unwrap_or_default();
+        let (shape, strides) = (inputs[0].shape, strides(inputs[0].shape));
+        gather(&inputs[0], &mut outputs[0], |index| {
+            let source = |axis: usize| {
+                let (x, size) = (index[axis] as i64 - widths[axis].0, shape[axis] as i64);
+                let mirrored = match x {
+                    ..0 => -x - i64::from(is_symmetric),
+                    _ if x >= size => 2 * size - x - 1 - i64::from(!is_symmetric),
+                    _ => x,
                 };
-                (0..shape.len()).map(source).sum()
-            });
-            Ok(())
-        }),
-        flops: |_| 0,
-        properties: Properties::SELECTS,
-    }
+                mirrored as usize * strides[axis]
+            };
+            (0..shape.len()).map(source).sum()
+        });
+        Ok(())
+    }),
+    properties: Properties::SELECTS,
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.depth_to_space",
-        doc: "Moves block_size^2 channels into blocks of the plane. Channel c of the result is read from channel \
-              (row * block_size + column) * channels + c (mode DCR), or c * block_size^2 + row * block_size + column \
-              (mode CRD), where row and column are the position in the block.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[
-            AttrDef::new("block_size", AttrKind::Int, Default::Required, "height and width of a block"),
-            AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes"),
-            AttrDef::new("mode", AttrKind::Str, Default::Str("DCR"), "DCR or CRD"),
-        ],
-        pattern: OpPattern::Injective,
-        relation: depth_relation,
-        reference: Some(blocks_reference),
-        flops: |_| 0,
-        properties: Properties::SELECTS,
-    }
+operator! {
+    name: "nn.depth_to_space",
+    doc: "Moves block_size^2 channels into blocks of the plane. Channel c of the result is read from channel \
+          (row * block_size + column) * channels + c (mode DCR), or c * block_size^2 + row * block_size + column \
+          (mode CRD), where row and column are the position in the block.",
+    inputs: &["data"],
+    attrs: &[
+        AttrDef::new("block_size", AttrKind::Int, Default::Required, "height and width of a block"),
+        AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes"),
+        AttrDef::new("mode", AttrKind::Str, Default::Str("DCR"), "DCR or CRD"),
+    ],
+    pattern: OpPattern::Injective,
+    relation: depth_relation,
+    reference: Some(blocks_reference),
+    properties: Properties::SELECTS,
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.space_to_depth",
-        doc: "Moves blocks of the plane into channels: the inverse of nn.depth_to_space in mode DCR.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[
-            AttrDef::new("block_size", AttrKind::Int, Default::Required, "height and width of a block"),
-            AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes"),
-        ],
-        pattern: OpPattern::Injective,
-        relation: space_relation,
-        reference: Some(blocks_reference),
-        flops: |_| 0,
-        properties: Properties::SELECTS,
-    }
+operator! {
+    name: "nn.space_to_depth",
+    doc: "Moves blocks of the plane into channels: the inverse of nn.depth_to_space in mode DCR.",
+    inputs: &["data"],
+    attrs: &[
+        AttrDef::new("block_size", AttrKind::Int, Default::Required, "height and width of a block"),
+        AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes"),
+    ],
+    pattern: OpPattern::Injective,
+    relation: space_relation,
+    reference: Some(blocks_reference),
+    properties: Properties::SELECTS,
 }
 
 /// Returns `pad_width` as (before, after) pairs, one per axis; `None` if it is not a list of pairs.
@@ -251,11 +229,7 @@ pub fn pad_source(mode: &str, x: i64, size: i64) -> Option<i64> {
     }
 }
 
-fn pad_reference(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn pad_reference(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     pad(&params, &pad_width(&params).unwrap_or_default(), [&inputs[0], &inputs[1]], outputs);
     Ok(())
 }
@@ -345,11 +319,7 @@ fn space_relation(relation: &Relation<'_>) -> TypeResult {
     type_in_layout(relation, [n, multiply_dim(relation, &c, size * size)?, h, w], &positions)
 }
 
-fn blocks_reference(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn blocks_reference(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let layout = params.string("layout");
     let data = CanonicalDims::new(inputs[0].shape, &layout, "NC");
     let out = CanonicalDims::new(outputs[0].shape, &layout, "NC");

@@ -3,7 +3,7 @@
 use super::blocked;
 use super::scalar::{Reader, Writer, max_or_nan};
 use super::spatial::{self, CanonicalDims, Window, WindowParams, each};
-use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Cost, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::cancel::Ticks;
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
@@ -68,19 +68,16 @@ fn window_elements(params: &Params<'_>, shapes: &[&[usize]], result: &[usize]) -
 
 macro_rules! pool {
     ($($axes:literal $name:literal $doc:ident $ones:tt $zeros:tt $layout:literal $reference:ident $attrs:ident $properties:expr;)*) => {$(
-        inventory::submit! {
-            OpDef {
-                name: $name,
-                doc: $doc,
-                arity: Arity::exactly(1),
-                inputs: &["data"],
-                attrs: &$attrs(&$ones, &$zeros, $layout),
-                pattern: OpPattern::OutEWiseFusable,
-                relation: pool_relation::<$axes>,
-                reference: Some($reference),
-                flops: pool_flops,
-                properties: $properties,
-            }
+        operator! {
+            name: $name,
+            doc: $doc,
+            inputs: &["data"],
+            attrs: &$attrs(&$ones, &$zeros, $layout),
+            pattern: OpPattern::OutEWiseFusable,
+            relation: pool_relation::<$axes>,
+            reference: Some($reference),
+            flops: pool_flops,
+            properties: $properties,
         }
     )*};
 }
@@ -107,22 +104,19 @@ pool! {
 
 macro_rules! global {
     ($($name:literal $doc:literal $reference:ident $properties:expr;)*) => {$(
-        inventory::submit! {
-            OpDef {
-                name: $name,
-                doc: $doc,
-                arity: Arity::exactly(1),
-                inputs: &["data"],
-                attrs: &[
-                    AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), LAYOUT),
-                    AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), OUT_LAYOUT),
-                ],
-                pattern: OpPattern::CommReduce,
-                relation: global_relation,
-                reference: Some($reference),
-                flops: |cost| cost.arg_len(0),
-                properties: $properties,
-            }
+        operator! {
+            name: $name,
+            doc: $doc,
+            inputs: &["data"],
+            attrs: &[
+                AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), LAYOUT),
+                AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), OUT_LAYOUT),
+            ],
+            pattern: OpPattern::CommReduce,
+            relation: global_relation,
+            reference: Some($reference),
+            flops: |cost| cost.arg_len(0),
+            properties: $properties,
         }
     )*};
 }
@@ -134,24 +128,21 @@ global! {
 
 macro_rules! adaptive {
     ($($axes:literal $name:literal $doc:ident $layout:literal $reference:ident $properties:expr;)*) => {$(
-        inventory::submit! {
-            OpDef {
-                name: $name,
-                doc: $doc,
-                arity: Arity::exactly(1),
-                inputs: &["data"],
-                attrs: &[
-                    AttrDef::new("output_size", AttrKind::Ints, Default::Ints(&[]),
-                        "dimensions of the result: one per axis, one for all axes, or those of the data if empty"),
-                    AttrDef::new("layout", AttrKind::Str, Default::Str($layout), LAYOUT),
-                    AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), OUT_LAYOUT),
-                ],
-                pattern: OpPattern::OutEWiseFusable,
-                relation: adaptive_relation::<$axes>,
-                reference: Some($reference),
-                flops: |cost| cost.arg_len(0),
-                properties: $properties,
-            }
+        operator! {
+            name: $name,
+            doc: $doc,
+            inputs: &["data"],
+            attrs: &[
+                AttrDef::new("output_size", AttrKind::Ints, Default::Ints(&[]),
+                    "dimensions of the result: one per axis, one for all axes, or those of the data if empty"),
+                AttrDef::new("layout", AttrKind::Str, Default::Str($layout), LAYOUT),
+                AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), OUT_LAYOUT),
+            ],
+            pattern: OpPattern::OutEWiseFusable,
+            relation: adaptive_relation::<$axes>,
+            reference: Some($reference),
+            flops: |cost| cost.arg_len(0),
+            properties: $properties,
         }
     )*};
 }
@@ -322,11 +313,7 @@ fn for_each_window(
     }
 }
 
-fn max_reference(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn max_reference(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     if let Some(blocked_result) = blocked::reference(&params, inputs, outputs, max_reference) {
         return blocked_result;
     }
@@ -338,7 +325,7 @@ pub(super) fn avg_reference(
     params: Params<'_>,
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+) -> Evaluation {
     if let Some(blocked_result) = blocked::reference(&params, inputs, outputs, avg_reference) {
         return blocked_result;
     }
@@ -350,11 +337,7 @@ pub(super) fn avg_reference(
     Ok(())
 }
 
-fn lp_reference(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn lp_reference(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     if let Some(blocked_result) = blocked::reference(&params, inputs, outputs, lp_reference) {
         return blocked_result;
     }
@@ -404,11 +387,7 @@ fn adaptive_pool(
     }
 }
 
-fn adaptive_avg(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn adaptive_avg(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     if let Some(blocked_result) = blocked::reference(&params, inputs, outputs, adaptive_avg) {
         return blocked_result;
     }
@@ -416,11 +395,7 @@ fn adaptive_avg(
     Ok(())
 }
 
-fn adaptive_max(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn adaptive_max(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     if let Some(blocked_result) = blocked::reference(&params, inputs, outputs, adaptive_max) {
         return blocked_result;
     }

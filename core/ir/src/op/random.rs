@@ -8,7 +8,7 @@
 use super::elementwise::one_flop_per_element;
 use super::repeat::dims_of;
 use super::scalar::{Reader, Writer};
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Default, Evaluation, Params, Relation, TypeResult};
 use crate::cancel::Ticks;
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
@@ -175,50 +175,39 @@ impl Generator {
     }
 }
 
-inventory::submit! {
-    OpDef {
-        name: "random.threefry_generate",
-        doc: "The key for further numbers, and random words: the encrypted counter of the key and of the positions after it.",
-        arity: Arity::exactly(1),
-        inputs: &["key"],
-        attrs: &[OUT_SHAPE],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            check_key(relation)?;
-            with_key(Type::tensor_of(DType::U64, dims_of(relation, &relation.params.ints("out_shape"))?))
-        },
-        reference: Some(|_, inputs, outputs| {
-            let [key, words] = outputs else { return Err("expected two results".into()) };
-            let (numbers, next) = Generator::read(&inputs[0]).generate(words.len());
-            words.as_mut_slice::<u64>().copy_from_slice(&numbers);
-            next.write(key);
-            Ok(())
-        }),
-        flops: one_flop_per_element,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "random.threefry_generate",
+    doc: "The key for further numbers, and random words: the encrypted counter of the key and of the positions after it.",
+    inputs: &["key"],
+    attrs: &[OUT_SHAPE],
+    relation: |relation| {
+        check_key(relation)?;
+        with_key(Type::tensor_of(DType::U64, dims_of(relation, &relation.params.ints("out_shape"))?))
+    },
+    reference: Some(|_, inputs, outputs| {
+        let [key, words] = outputs else { return Err("expected two results".into()) };
+        let (numbers, next) = Generator::read(&inputs[0]).generate(words.len());
+        words.as_mut_slice::<u64>().copy_from_slice(&numbers);
+        next.write(key);
+        Ok(())
+    }),
+    flops: one_flop_per_element,
 }
 
-inventory::submit! {
-    OpDef {
-        name: "random.threefry_split",
-        doc: "Two keys whose numbers are independent of each other.",
-        arity: Arity::exactly(1),
-        inputs: &["key"],
-        attrs: &[],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            check_key(relation)?;
-            with_key(key_type())
-        },
-        reference: Some(|_, inputs, outputs| {
-            let keys = Generator::read(&inputs[0]).split();
-            keys.iter().zip(outputs).for_each(|(key, output)| key.write(output));
-            Ok(())
-        }),
-        flops: one_flop_per_element,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "random.threefry_split",
+    doc: "Two keys whose numbers are independent of each other.",
+    inputs: &["key"],
+    relation: |relation| {
+        check_key(relation)?;
+        with_key(key_type())
+    },
+    reference: Some(|_, inputs, outputs| {
+        let keys = Generator::read(&inputs[0]).split();
+        keys.iter().zip(outputs).for_each(|(key, output)| key.write(output));
+        Ok(())
+    }),
+    flops: one_flop_per_element,
 }
 
 /// Returns the element type of the random numbers.
@@ -249,107 +238,85 @@ fn round(dtype: DType, value: f64) -> f64 {
     if dtype == DType::F32 { f64::from(value as f32) } else { value }
 }
 
-inventory::submit! {
-    OpDef {
-        name: "random.uniform",
-        doc: "The key for further numbers, and numbers of the uniform distribution in [low, high).",
-        arity: Arity::exactly(3),
-        inputs: &["key", "low", "high"],
-        attrs: &[OUT_SHAPE, OUT_DTYPE],
-        pattern: OpPattern::Opaque,
-        relation: distribution_type,
-        reference: Some(|_, inputs, outputs| {
-            let [key, numbers] = outputs else { return Err("expected two results".into()) };
-            let (values, next) = Generator::read(&inputs[0]).uniform(numbers.len(), numbers.dtype);
-            next.write(key);
-            let (dtype, [low, high]) = (numbers.dtype, [1, 2].map(|i| Reader::new(&inputs[i]).float(0)));
-            let range = round(dtype, high - low);
-            Writer::new(numbers).store(values.into_iter().map(|value| round(dtype, value * range) + low));
-            Ok(())
-        }),
-        flops: one_flop_per_element,
-        properties: Properties::EXACT.ulps(2.0),
-    }
+operator! {
+    name: "random.uniform",
+    doc: "The key for further numbers, and numbers of the uniform distribution in [low, high).",
+    inputs: &["key", "low", "high"],
+    attrs: &[OUT_SHAPE, OUT_DTYPE],
+    relation: distribution_type,
+    reference: Some(|_, inputs, outputs| {
+        let [key, numbers] = outputs else { return Err("expected two results".into()) };
+        let (values, next) = Generator::read(&inputs[0]).uniform(numbers.len(), numbers.dtype);
+        next.write(key);
+        let (dtype, [low, high]) = (numbers.dtype, [1, 2].map(|i| Reader::new(&inputs[i]).float(0)));
+        let range = round(dtype, high - low);
+        Writer::new(numbers).store(values.into_iter().map(|value| round(dtype, value * range) + low));
+        Ok(())
+    }),
+    flops: one_flop_per_element,
+    properties: Properties::EXACT.ulps(2.0),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "random.normal",
-        doc: "The key for further numbers, and numbers of the normal distribution with a mean and a standard deviation \
-              (scale), by the transformation of Box and Muller: sqrt(-2 log(1 - u)) sin(2 pi v), where the numbers u \
-              precede the numbers v in the uniform distribution.",
-        arity: Arity::exactly(3),
-        inputs: &["key", "mean", "scale"],
-        attrs: &[OUT_SHAPE, OUT_DTYPE],
-        pattern: OpPattern::Opaque,
-        relation: distribution_type,
-        reference: Some(|_, inputs, outputs| {
-            let [key, numbers] = outputs else { return Err("expected two results".into()) };
-            let count = numbers.len();
-            let twice = count.checked_mul(2).ok_or("out_shape: expected fewer elements")?;
-            let (values, next) = Generator::read(&inputs[0]).uniform(twice, numbers.dtype);
-            next.write(key);
-            let [mean, scale] = [1, 2].map(|i| Reader::new(&inputs[i]).float(0));
-            let (u, v) = values.split_at(count);
-            let normal = |(u, v): (&f64, &f64)| (-2.0 * (1.0 - u).ln()).sqrt() * (TAU * v).sin() * scale + mean;
-            Writer::new(numbers).store(u.iter().zip(v).map(normal));
-            Ok(())
-        }),
-        flops: one_flop_per_element,
-        properties: Properties::EXACT.ulps(64.0),
-    }
+operator! {
+    name: "random.normal",
+    doc: "The key for further numbers, and numbers of the normal distribution with a mean and a standard deviation \
+          (scale), by the transformation of Box and Muller: sqrt(-2 log(1 - u)) sin(2 pi v), where the numbers u \
+          precede the numbers v in the uniform distribution.",
+    inputs: &["key", "mean", "scale"],
+    attrs: &[OUT_SHAPE, OUT_DTYPE],
+    relation: distribution_type,
+    reference: Some(|_, inputs, outputs| {
+        let [key, numbers] = outputs else { return Err("expected two results".into()) };
+        let count = numbers.len();
+        let twice = count.checked_mul(2).ok_or("out_shape: expected fewer elements")?;
+        let (values, next) = Generator::read(&inputs[0]).uniform(twice, numbers.dtype);
+        next.write(key);
+        let [mean, scale] = [1, 2].map(|i| Reader::new(&inputs[i]).float(0));
+        let (u, v) = values.split_at(count);
+        let normal = |(u, v): (&f64, &f64)| (-2.0 * (1.0 - u).ln()).sqrt() * (TAU * v).sin() * scale + mean;
+        Writer::new(numbers).store(u.iter().zip(v).map(normal));
+        Ok(())
+    }),
+    flops: one_flop_per_element,
+    properties: Properties::EXACT.ulps(64.0),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "random.uniform_like",
-        doc: "Numbers of the uniform distribution in [0, 1), as many as the elements of a tensor, whose values have no effect.",
-        arity: Arity::exactly(2),
-        inputs: &["key", "data"],
-        attrs: &[OUT_DTYPE],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            check_key(relation)?;
-            Ok(Type::tensor_of(number_type(relation)?, relation.tensor(1)?.dims.iter().cloned()))
-        },
-        reference: Some(|_, inputs, outputs| {
-            let (values, _) = Generator::read(&inputs[0]).uniform(outputs[0].len(), outputs[0].dtype);
-            Writer::new(&mut outputs[0]).store(values);
-            Ok(())
-        }),
-        flops: one_flop_per_element,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "random.uniform_like",
+    doc: "Numbers of the uniform distribution in [0, 1), as many as the elements of a tensor, whose values have no effect.",
+    inputs: &["key", "data"],
+    attrs: &[OUT_DTYPE],
+    relation: |relation| {
+        check_key(relation)?;
+        Ok(Type::tensor_of(number_type(relation)?, relation.tensor(1)?.dims.iter().cloned()))
+    },
+    reference: Some(|_, inputs, outputs| {
+        let (values, _) = Generator::read(&inputs[0]).uniform(outputs[0].len(), outputs[0].dtype);
+        Writer::new(&mut outputs[0]).store(values);
+        Ok(())
+    }),
+    flops: one_flop_per_element,
 }
 
-inventory::submit! {
-    OpDef {
-        name: "random.multinomial",
-        doc: "The key for further numbers, and num_samples indices for each row of probabilities along the last axis. \
-              Negative probabilities count as 0, and each row is divided by its sum.",
-        arity: Arity::exactly(2),
-        inputs: &["key", "probs"],
-        attrs: &[AttrDef::new("num_samples", AttrKind::Int, Default::Int(1), "number of indices for each row")],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            check_key(relation)?;
-            let Some((_, rows)) = relation.tensor(1)?.dims.split_last() else {
-                return Err(relation.mismatch(format!("probs: expected rank 1 or more, found {}", relation.args[1])));
-            };
-            let samples = dims_of(relation, &[relation.params.int("num_samples")])?;
-            with_key(Type::tensor_of(DType::I32, rows.iter().cloned().chain(samples).collect::<Vec<Dim>>()))
-        },
-        reference: Some(multinomial),
-        flops: |cost| cost.ret_len().saturating_mul(cost.arg_len(1)),
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "random.multinomial",
+    doc: "The key for further numbers, and num_samples indices for each row of probabilities along the last axis. \
+          Negative probabilities count as 0, and each row is divided by its sum.",
+    inputs: &["key", "probs"],
+    attrs: &[AttrDef::new("num_samples", AttrKind::Int, Default::Int(1), "number of indices for each row")],
+    relation: |relation| {
+        check_key(relation)?;
+        let Some((_, rows)) = relation.tensor(1)?.dims.split_last() else {
+            return Err(relation.mismatch(format!("probs: expected rank 1 or more, found {}", relation.args[1])));
+        };
+        let samples = dims_of(relation, &[relation.params.int("num_samples")])?;
+        with_key(Type::tensor_of(DType::I32, rows.iter().cloned().chain(samples).collect::<Vec<Dim>>()))
+    },
+    reference: Some(multinomial),
+    flops: |cost| cost.ret_len().saturating_mul(cost.arg_len(1)),
 }
 
-fn multinomial(
-    _: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn multinomial(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let [key, indices] = outputs else { return Err("expected two results".into()) };
     let (values, next) = Generator::read(&inputs[0]).uniform(indices.len(), DType::F32);
     next.write(key);

@@ -2,7 +2,7 @@
 //! a product before the layer.
 
 use super::scalar::{Reader, Writer};
-use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation};
+use super::{Arity, AttrDef, AttrKind, Cost, Default, Evaluation, Params, Relation};
 use crate::cancel::Ticks;
 use crate::diag::Diagnostic;
 use crate::ir::{Dim, Type};
@@ -129,38 +129,35 @@ fn lstm_state(gates: [f64; 4], cell: f64) -> [f64; 2] {
     [sigmoid(output) * cell.tanh(), cell]
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.lstm",
-        doc: "Long short-term memory over the steps of a sequence: data (steps, batch, 4 * hidden) are the products of the \
-              input with its weights, plus the biases, of the gates i, o, f and c. Each step adds hidden * transposed \
-              weight; then cell = sigmoid(f) * cell + sigmoid(i) * tanh(c), hidden = sigmoid(o) * tanh(cell). The results \
-              are the hidden states of all steps, and the last hidden state and cell. A sequence keeps its state from step \
-              lengths[i] on, and its outputs are 0 there.",
-        arity: Arity { min: 4, max: 5 },
-        inputs: &["data", "weight", "hidden", "cell", "lengths"],
-        attrs: &[REVERSE],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let (dims, hidden) = layer(relation, 4, &[2, 3])?;
-            let dtype = relation.tensor(0)?.dtype;
-            expect(relation, 1, dtype, &[4 * hidden, hidden])?;
-            lengths(relation, 4, &dims)?;
-            Ok(result_type(dtype, dims, hidden, 2))
-        },
-        reference: Some(|params, inputs, outputs| {
-            let weight = Reader::new(&inputs[1]);
-            let size = inputs[1].shape[1];
-            let product = |states: &[f64], products: &mut [f64]| {
-                for (state, products) in states.chunks(size).zip(products.chunks_mut(4 * size)) {
-                    dense(state, products, |row, column| weight.float(row * size + column));
-                }
-            };
-            lstm(params, inputs, inputs.get(4), outputs, product)
-        }),
-        flops,
-        properties: Properties::EXACT.stable(terms),
-    }
+operator! {
+    name: "nn.lstm",
+    doc: "Long short-term memory over the steps of a sequence: data (steps, batch, 4 * hidden) are the products of the \
+          input with its weights, plus the biases, of the gates i, o, f and c. Each step adds hidden * transposed \
+          weight; then cell = sigmoid(f) * cell + sigmoid(i) * tanh(c), hidden = sigmoid(o) * tanh(cell). The results \
+          are the hidden states of all steps, and the last hidden state and cell. A sequence keeps its state from step \
+          lengths[i] on, and its outputs are 0 there.",
+    arity: Arity { min: 4, max: 5 },
+    inputs: &["data", "weight", "hidden", "cell", "lengths"],
+    attrs: &[REVERSE],
+    relation: |relation| {
+        let (dims, hidden) = layer(relation, 4, &[2, 3])?;
+        let dtype = relation.tensor(0)?.dtype;
+        expect(relation, 1, dtype, &[4 * hidden, hidden])?;
+        lengths(relation, 4, &dims)?;
+        Ok(result_type(dtype, dims, hidden, 2))
+    },
+    reference: Some(|params, inputs, outputs| {
+        let weight = Reader::new(&inputs[1]);
+        let size = inputs[1].shape[1];
+        let product = |states: &[f64], products: &mut [f64]| {
+            for (state, products) in states.chunks(size).zip(products.chunks_mut(4 * size)) {
+                dense(state, products, |row, column| weight.float(row * size + column));
+            }
+        };
+        lstm(params, inputs, inputs.get(4), outputs, product)
+    }),
+    flops,
+    properties: Properties::EXACT.stable(terms),
 }
 
 /// Computes products[r] = sum over c of weight(r, c) * values[c].
@@ -177,7 +174,7 @@ fn lstm(
     lengths: Option<&TensorView<'_>>,
     outputs: &mut [TensorViewMut<'_>],
     product: impl Fn(&[f64], &mut [f64]),
-) -> Result<(), ReferenceError> {
+) -> Evaluation {
     let (data, states) = (Reader::new(&inputs[0]), [&inputs[2], &inputs[3]]);
     let shape = LayerShape::new(inputs[0].shape, states[0].shape);
     let steps_of = step_counts(lengths, shape);
@@ -211,84 +208,78 @@ fn lstm(
     Ok(())
 }
 
-inventory::submit! {
-    OpDef {
-        name: "qnn.lstm",
-        doc: "nn.lstm whose weights are integers (hidden, 4 * hidden) with zero points and scales, scalars or one for each \
-              column. In each step the hidden state of all sequences is quantized to uint8 over the range of its values, \
-              extended to contain 0; the product is exact, and scaled by both scales.",
-        arity: Arity { min: 6, max: 7 },
-        inputs: &["data", "weight", "hidden", "cell", "zero_points", "scales", "lengths"],
-        attrs: &[REVERSE],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let (dims, hidden) = layer(relation, 4, &[2, 3])?;
-            let (dtype, weight) = (relation.tensor(0)?.dtype, relation.tensor(1)?.dtype);
-            if dtype != DType::F32 || !matches!(weight, DType::I8 | DType::U8) {
-                return Err(relation.mismatch(format!(
-                    "expected float32 data and 8-bit weights, found {dtype} and {weight}"
-                )));
+operator! {
+    name: "qnn.lstm",
+    doc: "nn.lstm whose weights are integers (hidden, 4 * hidden) with zero points and scales, scalars or one for each \
+          column. In each step the hidden state of all sequences is quantized to uint8 over the range of its values, \
+          extended to contain 0; the product is exact, and scaled by both scales.",
+    arity: Arity { min: 6, max: 7 },
+    inputs: &["data", "weight", "hidden", "cell", "zero_points", "scales", "lengths"],
+    attrs: &[REVERSE],
+    relation: |relation| {
+        let (dims, hidden) = layer(relation, 4, &[2, 3])?;
+        let (dtype, weight) = (relation.tensor(0)?.dtype, relation.tensor(1)?.dtype);
+        if dtype != DType::F32 || !matches!(weight, DType::I8 | DType::U8) {
+            return Err(relation.mismatch(format!(
+                "expected float32 data and 8-bit weights, found {dtype} and {weight}"
+            )));
+        }
+        expect(relation, 1, weight, &[hidden, 4 * hidden])?;
+        for (i, dtype) in [(4, DType::I32), (5, DType::F32)] {
+            let columns = if relation.tensor(i)?.dims.is_empty() { &[][..] } else { &[4 * hidden] };
+            expect(relation, i, dtype, columns)?;
+        }
+        lengths(relation, 6, &dims)?;
+        Ok(result_type(dtype, dims, hidden, 2))
+    },
+    reference: Some(|params, inputs, outputs| {
+        let (weight, columns) = (Reader::new(&inputs[1]), inputs[1].shape[1]);
+        let (zero_points, scales) = (Reader::new(&inputs[4]), Reader::new(&inputs[5]));
+        let at = |view: &TensorView<'_>, column: usize| if view.shape.is_empty() { 0 } else { column };
+        let product = |state: &[f64], products: &mut [f64]| {
+            let quantized = Quantized::new(state);
+            let size = inputs[1].shape[0];
+            for (i, product) in products.iter_mut().enumerate() {
+                let (row, column) = (i / columns, i % columns);
+                let zero_point = zero_points.int(at(&inputs[4], column));
+                let terms = (0..size).map(|k| {
+                    let value = i128::from(quantized.values[row * size + k]) - i128::from(quantized.zero_point);
+                    value * (weight.int(k * columns + column) - zero_point)
+                });
+                let factor = quantized.scale * scales.float(at(&inputs[5], column)) as f32;
+                *product = f64::from(terms.sum::<i128>() as i32 as f32 * factor);
             }
-            expect(relation, 1, weight, &[hidden, 4 * hidden])?;
-            for (i, dtype) in [(4, DType::I32), (5, DType::F32)] {
-                let columns = if relation.tensor(i)?.dims.is_empty() { &[][..] } else { &[4 * hidden] };
-                expect(relation, i, dtype, columns)?;
-            }
-            lengths(relation, 6, &dims)?;
-            Ok(result_type(dtype, dims, hidden, 2))
-        },
-        reference: Some(|params, inputs, outputs| {
-            let (weight, columns) = (Reader::new(&inputs[1]), inputs[1].shape[1]);
-            let (zero_points, scales) = (Reader::new(&inputs[4]), Reader::new(&inputs[5]));
-            let at = |view: &TensorView<'_>, column: usize| if view.shape.is_empty() { 0 } else { column };
-            let product = |state: &[f64], products: &mut [f64]| {
-                let quantized = Quantized::new(state);
-                let size = inputs[1].shape[0];
-                for (i, product) in products.iter_mut().enumerate() {
-                    let (row, column) = (i / columns, i % columns);
-                    let zero_point = zero_points.int(at(&inputs[4], column));
-                    let terms = (0..size).map(|k| {
-                        let value = i128::from(quantized.values[row * size + k]) - i128::from(quantized.zero_point);
-                        value * (weight.int(k * columns + column) - zero_point)
-                    });
-                    let factor = quantized.scale * scales.float(at(&inputs[5], column)) as f32;
-                    *product = f64::from(terms.sum::<i128>() as i32 as f32 * factor);
-                }
-            };
-            lstm(params, inputs, inputs.get(6), outputs, product)
-        }),
-        flops,
-        properties: Properties::EXACT.stable(terms),
-    }
+        };
+        lstm(params, inputs, inputs.get(6), outputs, product)
+    }),
+    flops,
+    properties: Properties::EXACT.stable(terms),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.gru",
-        doc: "Gated recurrent unit over the steps of a sequence: data (steps, batch, 3 * hidden) are the products of the \
-              input with its weights, plus its biases, of the gates z, r and h. With p = hidden * transposed weight + bias, \
-              each step computes z = sigmoid(z + p_z), r = sigmoid(r + p_r), hidden = (1 - z) * tanh(h + r * p_h) + \
-              z * hidden. The results are the hidden states of all steps, and the last one. A sequence keeps its state from \
-              step lengths[i] on, and its outputs are 0 there.",
-        arity: Arity { min: 4, max: 5 },
-        inputs: &["data", "weight", "hidden", "bias", "lengths"],
-        attrs: &[REVERSE],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let (dims, hidden) = layer(relation, 3, &[2])?;
-            let dtype = relation.tensor(0)?.dtype;
-            expect(relation, 1, dtype, &[3 * hidden, hidden])?;
-            expect(relation, 3, dtype, &[3 * hidden])?;
-            lengths(relation, 4, &dims)?;
-            Ok(result_type(dtype, dims, hidden, 1))
-        },
-        reference: Some(gru),
-        flops,
-        properties: Properties::EXACT.stable(terms),
-    }
+operator! {
+    name: "nn.gru",
+    doc: "Gated recurrent unit over the steps of a sequence: data (steps, batch, 3 * hidden) are the products of the \
+          input with its weights, plus its biases, of the gates z, r and h. With p = hidden * transposed weight + bias, \
+          each step computes z = sigmoid(z + p_z), r = sigmoid(r + p_r), hidden = (1 - z) * tanh(h + r * p_h) + \
+          z * hidden. The results are the hidden states of all steps, and the last one. A sequence keeps its state from \
+          step lengths[i] on, and its outputs are 0 there.",
+    arity: Arity { min: 4, max: 5 },
+    inputs: &["data", "weight", "hidden", "bias", "lengths"],
+    attrs: &[REVERSE],
+    relation: |relation| {
+        let (dims, hidden) = layer(relation, 3, &[2])?;
+        let dtype = relation.tensor(0)?.dtype;
+        expect(relation, 1, dtype, &[3 * hidden, hidden])?;
+        expect(relation, 3, dtype, &[3 * hidden])?;
+        lengths(relation, 4, &dims)?;
+        Ok(result_type(dtype, dims, hidden, 1))
+    },
+    reference: Some(gru),
+    flops,
+    properties: Properties::EXACT.stable(terms),
 }
 
-fn gru(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
+fn gru(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let [data, weight, _, bias] = [0, 1, 2, 3].map(|i| Reader::new(&inputs[i]));
     let (shape, mut hidden) = (LayerShape::new(inputs[0].shape, inputs[2].shape), inputs[2].to_f64s());
     let (size, mut products) = (shape.hidden, vec![0.0; 3 * hidden.len()]);

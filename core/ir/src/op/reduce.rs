@@ -5,7 +5,7 @@
 
 use super::scalar::{self, Reader, Writer, max_or_nan, min_or_nan};
 use super::walk::{broadcast_strides, for_each_index, offset, strides};
-use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Cost, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
 use crate::op::facts::{Properties, reduced_elements};
@@ -61,7 +61,7 @@ fn for_each_group(
     params: &Params<'_>,
     shape: &[usize],
     mut visit: impl FnMut(&mut dyn Iterator<Item = usize>),
-) -> Result<(), ReferenceError> {
+) -> Evaluation {
     let mask = reduced(params, shape.len())
         .ok_or_else(|| format!("axis {:?} is out of range for rank {}", params.ints("axis"), shape.len()))?;
     let strides = strides(shape);
@@ -86,7 +86,7 @@ fn fold(
     outputs: &mut [TensorViewMut<'_>],
     float: (fn(DType) -> f64, fn(f64, f64) -> f64, fn(f64, f64) -> f64),
     int: (fn(DType) -> i128, fn(i128, i128) -> i128, fn(i128, i128) -> i128),
-) -> Result<(), ReferenceError> {
+) -> Evaluation {
     let dtype = inputs[0].dtype;
     let (data, mut out) = (Reader::new(&inputs[0]), Writer::new(&mut outputs[0]));
     let mut positions = 0..out.len();
@@ -116,19 +116,16 @@ fn limits(dtype: DType) -> (i128, i128) {
 
 macro_rules! reductions {
     ($($name:literal, $properties:expr, $doc:literal, $float:expr, $int:expr;)*) => {$(
-        inventory::submit! {
-            OpDef {
-                name: $name,
-                doc: $doc,
-                arity: Arity::exactly(1),
-                inputs: &["data"],
-                attrs: &[AXIS, KEEPDIMS, EXCLUDE],
-                pattern: OpPattern::CommReduce,
-                relation: same_element_type,
-                reference: Some(|params, inputs, outputs| fold(params, inputs, outputs, $float, $int)),
-                flops: one_flop_per_input,
-                properties: $properties,
-            }
+        operator! {
+            name: $name,
+            doc: $doc,
+            inputs: &["data"],
+            attrs: &[AXIS, KEEPDIMS, EXCLUDE],
+            pattern: OpPattern::CommReduce,
+            relation: same_element_type,
+            reference: Some(|params, inputs, outputs| fold(params, inputs, outputs, $float, $int)),
+            flops: one_flop_per_input,
+            properties: $properties,
         }
     )*};
 }
@@ -150,28 +147,24 @@ reductions! {
 
 macro_rules! boolean_reductions {
     ($($name:literal, $doc:literal, $method:ident;)*) => {$(
-        inventory::submit! {
-            OpDef {
-                name: $name,
-                doc: $doc,
-                arity: Arity::exactly(1),
-                inputs: &["data"],
-                attrs: &[AXIS, KEEPDIMS, EXCLUDE],
-                pattern: OpPattern::CommReduce,
-                relation: |relation| Ok(Type::tensor_of(DType::Bool, reduced_dims(relation)?)),
-                reference: Some(|params, inputs, outputs| {
-                    let data = Reader::new(&inputs[0]);
-                    let mut out = outputs[0].data.iter_mut();
-                    for_each_group(&params, inputs[0].shape, |members| {
-                        let value = Iterator::$method(&mut { members }, |i| data.is_nonzero(i));
-                        if let Some(out) = out.next() {
-                            *out = u8::from(value);
-                        }
-                    })
-                }),
-                flops: one_flop_per_input,
-                properties: Properties::EXACT,
-            }
+        operator! {
+            name: $name,
+            doc: $doc,
+            inputs: &["data"],
+            attrs: &[AXIS, KEEPDIMS, EXCLUDE],
+            pattern: OpPattern::CommReduce,
+            relation: |relation| Ok(Type::tensor_of(DType::Bool, reduced_dims(relation)?)),
+            reference: Some(|params, inputs, outputs| {
+                let data = Reader::new(&inputs[0]);
+                let mut out = outputs[0].data.iter_mut();
+                for_each_group(&params, inputs[0].shape, |members| {
+                    let value = Iterator::$method(&mut { members }, |i| data.is_nonzero(i));
+                    if let Some(out) = out.next() {
+                        *out = u8::from(value);
+                    }
+                })
+            }),
+            flops: one_flop_per_input,
         }
     )*};
 }
@@ -188,7 +181,7 @@ fn arg_reduce(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
     better: std::cmp::Ordering,
-) -> Result<(), ReferenceError> {
+) -> Evaluation {
     let selects_last = params.bool("select_last_index");
     let mut positions = Vec::with_capacity(outputs[0].len());
     let data = Reader::new(&inputs[0]);
@@ -217,29 +210,25 @@ fn arg_reduce(
 
 macro_rules! arg_reductions {
     ($($name:literal, $doc:literal, $better:expr;)*) => {$(
-        inventory::submit! {
-            OpDef {
-                name: $name,
-                doc: $doc,
-                arity: Arity::exactly(1),
-                inputs: &["data"],
-                attrs: &[
-                    AXIS,
-                    KEEPDIMS,
-                    EXCLUDE,
-                    AttrDef::new(
-                        "select_last_index",
-                        AttrKind::Bool,
-                        Default::Bool(false),
-                        "true to select the last of equal elements, false for the first",
-                    ),
-                ],
-                pattern: OpPattern::CommReduce,
-                relation: |relation| Ok(Type::tensor_of(DType::I32, reduced_dims(relation)?)),
-                reference: Some(|params, inputs, outputs| arg_reduce(params, inputs, outputs, $better)),
-                flops: one_flop_per_input,
-                properties: Properties::EXACT,
-            }
+        operator! {
+            name: $name,
+            doc: $doc,
+            inputs: &["data"],
+            attrs: &[
+                AXIS,
+                KEEPDIMS,
+                EXCLUDE,
+                AttrDef::new(
+                    "select_last_index",
+                    AttrKind::Bool,
+                    Default::Bool(false),
+                    "true to select the last of equal elements, false for the first",
+                ),
+            ],
+            pattern: OpPattern::CommReduce,
+            relation: |relation| Ok(Type::tensor_of(DType::I32, reduced_dims(relation)?)),
+            reference: Some(|params, inputs, outputs| arg_reduce(params, inputs, outputs, $better)),
+            flops: one_flop_per_input,
         }
     )*};
 }
@@ -251,46 +240,39 @@ arg_reductions! {
         std::cmp::Ordering::Less;
 }
 
-inventory::submit! {
-    OpDef {
-        name: "variance",
-        doc: "Mean of (data - mean)^2, where `mean` is broadcast to data (for example the mean with keepdims).",
-        arity: Arity::exactly(2),
-        inputs: &["data", "mean"],
-        attrs: &[
-            AXIS,
-            KEEPDIMS,
-            EXCLUDE,
-            AttrDef::new("unbiased", AttrKind::Bool, Default::Bool(false), "true to divide by n - 1 instead of n (Bessel's correction)"),
-        ],
-        pattern: OpPattern::CommReduce,
-        relation: |relation| {
-            let (data, mean) = (relation.tensor(0)?, relation.tensor(1)?);
-            relation.same_dtype(data.dtype, mean.dtype)?;
-            let missing_rank = data.dims.len().checked_sub(mean.dims.len());
-            let is_compatible = missing_rank.is_some_and(|missing_rank| {
-                mean.dims.iter().zip(&data.dims[missing_rank..]).all(|(m, d)| match (m.fixed(), d.fixed()) {
-                    (Some(m), Some(d)) => m == 1 || m == d,
-                    _ => true,
-                })
-            });
-            if !is_compatible {
-                let (data, mean) = (&relation.args[0], &relation.args[1]);
-                return Err(relation.mismatch(format!("mean: expected a shape that broadcasts to {data}, found {mean}")));
-            }
-            same_element_type(relation)
-        },
-        reference: Some(variance),
-        flops: |cost| 3 * cost.arg_len(0),
-        properties: Properties::EXACT.stable(reduced_elements),
-    }
+operator! {
+    name: "variance",
+    doc: "Mean of (data - mean)^2, where `mean` is broadcast to data (for example the mean with keepdims).",
+    inputs: &["data", "mean"],
+    attrs: &[
+        AXIS,
+        KEEPDIMS,
+        EXCLUDE,
+        AttrDef::new("unbiased", AttrKind::Bool, Default::Bool(false), "true to divide by n - 1 instead of n (Bessel's correction)"),
+    ],
+    pattern: OpPattern::CommReduce,
+    relation: |relation| {
+        let (data, mean) = (relation.tensor(0)?, relation.tensor(1)?);
+        relation.same_dtype(data.dtype, mean.dtype)?;
+        let missing_rank = data.dims.len().checked_sub(mean.dims.len());
+        let is_compatible = missing_rank.is_some_and(|missing_rank| {
+            mean.dims.iter().zip(&data.dims[missing_rank..]).all(|(m, d)| match (m.fixed(), d.fixed()) {
+                (Some(m), Some(d)) => m == 1 || m == d,
+                _ => true,
+            })
+        });
+        if !is_compatible {
+            let (data, mean) = (&relation.args[0], &relation.args[1]);
+            return Err(relation.mismatch(format!("mean: expected a shape that broadcasts to {data}, found {mean}")));
+        }
+        same_element_type(relation)
+    },
+    reference: Some(variance),
+    flops: |cost| 3 * cost.arg_len(0),
+    properties: Properties::EXACT.stable(reduced_elements),
 }
 
-fn variance(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn variance(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let shape = inputs[0].shape;
     let steps = broadcast_strides(inputs[1].shape, shape.len());
     let (data, mean) = (inputs[0].to_f64s(), inputs[1].to_f64s());

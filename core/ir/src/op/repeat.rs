@@ -1,9 +1,8 @@
 //! Operators that repeat elements: broadcast_to, tile, repeat.
 
-use super::elementwise::no_flops;
 use super::reshape::{MAX_RANK, unknown_dims};
 use super::walk::{broadcast_strides, gather, offset, strides};
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::{Dim, TensorType, Type};
 use crate::op::facts::Properties;
@@ -40,67 +39,47 @@ pub(super) fn dims_of(relation: &Relation<'_>, shape: &[i64]) -> Result<Vec<Dim>
     })
 }
 
-fn broadcast(
-    _: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn broadcast(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let strides = broadcast_strides(inputs[0].shape, outputs[0].shape.len());
     gather(&inputs[0], &mut outputs[0], |index| offset(index, &strides));
     Ok(())
 }
 
-inventory::submit! {
-    OpDef {
-        name: "broadcast_to",
-        doc: "data broadcast to the given shape: repeated along dimensions of 1 and along new leading dimensions.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[AttrDef::new("shape", AttrKind::Ints, Default::Required, "shape of the result")],
-        pattern: OpPattern::Broadcast,
-        relation: |relation| {
-            broadcast_to_dims(relation, relation.tensor(0)?, dims_of(relation, &relation.params.ints("shape"))?)
-        },
-        reference: Some(broadcast),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "broadcast_to",
+    doc: "data broadcast to the given shape: repeated along dimensions of 1 and along new leading dimensions.",
+    inputs: &["data"],
+    attrs: &[AttrDef::new("shape", AttrKind::Ints, Default::Required, "shape of the result")],
+    pattern: OpPattern::Broadcast,
+    relation: |relation| {
+        broadcast_to_dims(relation, relation.tensor(0)?, dims_of(relation, &relation.params.ints("shape"))?)
+    },
+    reference: Some(broadcast),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "broadcast_to_like",
-        doc: "data broadcast to the shape of broadcast_type.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "broadcast_type"],
-        attrs: &[],
-        pattern: OpPattern::Broadcast,
-        relation: |relation| broadcast_to_dims(relation, relation.tensor(0)?, relation.tensor(1)?.dims.to_vec()),
-        reference: Some(broadcast),
-        flops: no_flops,
-        properties: Properties::POINTWISE,
-    }
+operator! {
+    name: "broadcast_to_like",
+    doc: "data broadcast to the shape of broadcast_type.",
+    inputs: &["data", "broadcast_type"],
+    pattern: OpPattern::Broadcast,
+    relation: |relation| broadcast_to_dims(relation, relation.tensor(0)?, relation.tensor(1)?.dims.to_vec()),
+    reference: Some(broadcast),
+    properties: Properties::POINTWISE,
 }
 
-inventory::submit! {
-    OpDef {
-        name: "dyn.broadcast_to",
-        doc: "broadcast_to with a shape computed at run time.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "shape"],
-        attrs: &[],
-        pattern: OpPattern::Broadcast,
-        relation: |relation| {
-            let dims = match relation.known_ints(1) {
-                Some(shape) => dims_of(relation, &shape)?,
-                None => unknown_dims(relation, 1)?,
-            };
-            broadcast_to_dims(relation, relation.tensor(0)?, dims)
-        },
-        reference: Some(broadcast),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "dyn.broadcast_to",
+    doc: "broadcast_to with a shape computed at run time.",
+    inputs: &["data", "shape"],
+    pattern: OpPattern::Broadcast,
+    relation: |relation| {
+        let dims = match relation.known_ints(1) {
+            Some(shape) => dims_of(relation, &shape)?,
+            None => unknown_dims(relation, 1)?,
+        };
+        broadcast_to_dims(relation, relation.tensor(0)?, dims)
+    },
+    reference: Some(broadcast),
 }
 
 fn tile_type(relation: &Relation<'_>, reps: Vec<Dim>) -> TypeResult {
@@ -125,7 +104,7 @@ fn tile_type(relation: &Relation<'_>, reps: Vec<Dim>) -> TypeResult {
     Ok(Type::tensor_of(data.dtype, dims?))
 }
 
-fn tile(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
+fn tile(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let (shape, strides) = (inputs[0].shape, strides(inputs[0].shape));
     let missing_rank = outputs[0].shape.len() - shape.len();
     gather(&inputs[0], &mut outputs[0], |index| {
@@ -134,72 +113,56 @@ fn tile(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'
     Ok(())
 }
 
-inventory::submit! {
-    OpDef {
-        name: "tile",
-        doc: "data repeated reps[i] times along axis i; the shorter of shape and reps is padded with leading ones.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[AttrDef::new("reps", AttrKind::Ints, Default::Required, "repetitions per axis")],
-        pattern: OpPattern::Broadcast,
-        relation: |relation| tile_type(relation, dims_of(relation, &relation.params.ints("reps"))?),
-        reference: Some(tile),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "tile",
+    doc: "data repeated reps[i] times along axis i; the shorter of shape and reps is padded with leading ones.",
+    inputs: &["data"],
+    attrs: &[AttrDef::new("reps", AttrKind::Ints, Default::Required, "repetitions per axis")],
+    pattern: OpPattern::Broadcast,
+    relation: |relation| tile_type(relation, dims_of(relation, &relation.params.ints("reps"))?),
+    reference: Some(tile),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "dyn.tile",
-        doc: "tile with repetitions computed at run time.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "reps"],
-        attrs: &[],
-        pattern: OpPattern::Broadcast,
-        relation: |relation| {
-            let reps = match relation.known_ints(1) {
-                Some(reps) => dims_of(relation, &reps)?,
-                None => unknown_dims(relation, 1)?,
-            };
-            tile_type(relation, reps)
-        },
-        reference: Some(tile),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "dyn.tile",
+    doc: "tile with repetitions computed at run time.",
+    inputs: &["data", "reps"],
+    pattern: OpPattern::Broadcast,
+    relation: |relation| {
+        let reps = match relation.known_ints(1) {
+            Some(reps) => dims_of(relation, &reps)?,
+            None => unknown_dims(relation, 1)?,
+        };
+        tile_type(relation, reps)
+    },
+    reference: Some(tile),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "repeat",
-        doc: "Each element repeated `repeats` times in succession along the axis.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[
-            AttrDef::new("repeats", AttrKind::Int, Default::Required, "number of repetitions"),
-            AttrDef::new("axis", AttrKind::Int, Default::Required, "axis; a negative axis counts from the end"),
-        ],
-        pattern: OpPattern::Broadcast,
-        relation: |relation| {
-            let data = relation.tensor(0)?;
-            let axis = relation.axis(relation.params.int("axis"), data.dims.len())?;
-            let repeats = dims_of(relation, &[relation.params.int("repeats")])?.remove(0);
-            let mut reps = vec![Dim::Fixed(1); data.dims.len()];
-            reps[axis] = repeats;
-            tile_type(relation, reps)
-        },
-        reference: Some(|params, inputs, outputs| {
-            let (shape, repeats) = (inputs[0].shape, params.int("repeats") as usize);
-            let axis = params.int("axis").rem_euclid(shape.len() as i64) as usize;
-            let strides = strides(shape);
-            gather(&inputs[0], &mut outputs[0], |index| {
-                let of = |(i, s): (usize, &usize)| if i == axis { index[i] / repeats * s } else { index[i] * s };
-                strides.iter().enumerate().map(of).sum()
-            });
-            Ok(())
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "repeat",
+    doc: "Each element repeated `repeats` times in succession along the axis.",
+    inputs: &["data"],
+    attrs: &[
+        AttrDef::new("repeats", AttrKind::Int, Default::Required, "number of repetitions"),
+        AttrDef::new("axis", AttrKind::Int, Default::Required, "axis; a negative axis counts from the end"),
+    ],
+    pattern: OpPattern::Broadcast,
+    relation: |relation| {
+        let data = relation.tensor(0)?;
+        let axis = relation.axis(relation.params.int("axis"), data.dims.len())?;
+        let repeats = dims_of(relation, &[relation.params.int("repeats")])?.remove(0);
+        let mut reps = vec![Dim::Fixed(1); data.dims.len()];
+        reps[axis] = repeats;
+        tile_type(relation, reps)
+    },
+    reference: Some(|params, inputs, outputs| {
+        let (shape, repeats) = (inputs[0].shape, params.int("repeats") as usize);
+        let axis = params.int("axis").rem_euclid(shape.len() as i64) as usize;
+        let strides = strides(shape);
+        gather(&inputs[0], &mut outputs[0], |index| {
+            let of = |(i, s): (usize, &usize)| if i == axis { index[i] / repeats * s } else { index[i] * s };
+            strides.iter().enumerate().map(of).sum()
+        });
+        Ok(())
+    }),
 }

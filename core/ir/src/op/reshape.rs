@@ -1,8 +1,7 @@
 //! Operators that change dimensions but not the order of the elements. The references copy the data, but an executor
 //! can make the result a view of the argument.
 
-use super::elementwise::no_flops;
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, TensorType, Type};
 use crate::op::facts::Properties;
@@ -11,7 +10,7 @@ use crate::tensor::{TensorView, TensorViewMut};
 /// Maximum rank of the result of an operator that adds dimensions.
 pub(super) const MAX_RANK: usize = 64;
 
-fn copy(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
+fn copy(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     if inputs[0].len() != outputs[0].len() {
         return Err(format!("expected a result of {} elements, found {:?}", inputs[0].len(), outputs[0].shape));
     }
@@ -194,52 +193,43 @@ fn total_of(data: &TensorType, codes: &[Code]) -> Option<usize> {
 const ALLOWZERO: AttrDef =
     AttrDef::new("allowzero", AttrKind::Bool, Default::Bool(false), "true if 0 denotes an empty dimension");
 
-inventory::submit! {
-    OpDef {
-        name: "reshape",
-        doc: "Same elements under other dimensions. In newshape, 0 copies the dimension at the same position, -1 \
-              is inferred from the number of elements, -2 copies all remaining dimensions, -3 merges two, -4 splits \
-              one into the two numbers that follow.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[AttrDef::new("newshape", AttrKind::Ints, Default::Required, "dimensions or codes"), ALLOWZERO],
-        pattern: OpPattern::Injective,
-        relation: |relation| {
-            let params = relation.params;
-            reshaped_type(relation, relation.tensor(0)?, &params.ints("newshape"), params.bool("allowzero"))
-        },
-        reference: Some(copy),
-        flops: no_flops,
-        properties: Properties::VIEW,
-    }
+operator! {
+    name: "reshape",
+    doc: "Same elements under other dimensions. In newshape, 0 copies the dimension at the same position, -1 \
+          is inferred from the number of elements, -2 copies all remaining dimensions, -3 merges two, -4 splits \
+          one into the two numbers that follow.",
+    inputs: &["data"],
+    attrs: &[AttrDef::new("newshape", AttrKind::Ints, Default::Required, "dimensions or codes"), ALLOWZERO],
+    pattern: OpPattern::Injective,
+    relation: |relation| {
+        let params = relation.params;
+        reshaped_type(relation, relation.tensor(0)?, &params.ints("newshape"), params.bool("allowzero"))
+    },
+    reference: Some(copy),
+    properties: Properties::VIEW,
 }
 
-inventory::submit! {
-    OpDef {
-        name: "dyn.reshape",
-        doc: "reshape to dimensions computed at run time; only the codes 0 and -1 are supported.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "newshape"],
-        attrs: &[ALLOWZERO],
-        pattern: OpPattern::Injective,
-        relation: |relation| {
-            let data = relation.tensor(0)?;
-            let allowzero = relation.params.bool("allowzero");
-            match relation.known_ints(1) {
-                Some(newshape) if newshape.iter().any(|&n| n < -1) => {
-                    Err(relation.error(
-                        codes::types::BAD_ATTRIBUTE,
-                        format!("newshape: expected integers >= -1, found {newshape:?}"),
-                    ))
-                }
-                Some(newshape) => reshaped_type(relation, data, &newshape, allowzero),
-                None => Ok(Type::tensor_of(data.dtype, unknown_dims(relation, 1)?)),
+operator! {
+    name: "dyn.reshape",
+    doc: "reshape to dimensions computed at run time; only the codes 0 and -1 are supported.",
+    inputs: &["data", "newshape"],
+    attrs: &[ALLOWZERO],
+    pattern: OpPattern::Injective,
+    relation: |relation| {
+        let data = relation.tensor(0)?;
+        let allowzero = relation.params.bool("allowzero");
+        match relation.known_ints(1) {
+            Some(newshape) if newshape.iter().any(|&n| n < -1) => {
+                Err(relation.error(
+                    codes::types::BAD_ATTRIBUTE,
+                    format!("newshape: expected integers >= -1, found {newshape:?}"),
+                ))
             }
-        },
-        reference: Some(copy),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+            Some(newshape) => reshaped_type(relation, data, &newshape, allowzero),
+            None => Ok(Type::tensor_of(data.dtype, unknown_dims(relation, 1)?)),
+        }
+    },
+    reference: Some(copy),
 }
 
 /// Returns one unknown dimension for each element of argument `i`, a shape tensor.
@@ -272,84 +262,71 @@ fn axis_range(relation: &Relation<'_>, side: &str, rank: usize) -> Result<std::o
     Err(relation.error(codes::types::BAD_ATTRIBUTE, message))
 }
 
-inventory::submit! {
-    OpDef {
-        name: "contrib_reverse_reshape",
-        doc: "reshape whose codes are read from the last dimension to the first.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[AttrDef::new("newshape", AttrKind::Ints, Default::Required, "dimensions or codes"), ALLOWZERO],
-        pattern: OpPattern::Injective,
-        relation: |relation| {
-            let reversed = |ty: &TensorType| TensorType { dims: ty.dims.iter().rev().cloned().collect(), ..ty.clone() };
-            let (data, mut newshape) = (reversed(relation.tensor(0)?), relation.params.ints("newshape"));
-            newshape.reverse();
-            let result = reshaped_type(relation, &data, &newshape, relation.params.bool("allowzero"))?;
-            Ok(result.as_tensor().map_or(result.clone(), |ty| Type::tensor_of(ty.dtype, ty.dims.iter().rev().cloned())))
-        },
-        reference: Some(copy),
-        flops: no_flops,
-        properties: Properties::VIEW,
-    }
+operator! {
+    name: "contrib_reverse_reshape",
+    doc: "reshape whose codes are read from the last dimension to the first.",
+    inputs: &["data"],
+    attrs: &[AttrDef::new("newshape", AttrKind::Ints, Default::Required, "dimensions or codes"), ALLOWZERO],
+    pattern: OpPattern::Injective,
+    relation: |relation| {
+        let reversed = |ty: &TensorType| TensorType { dims: ty.dims.iter().rev().cloned().collect(), ..ty.clone() };
+        let (data, mut newshape) = (reversed(relation.tensor(0)?), relation.params.ints("newshape"));
+        newshape.reverse();
+        let result = reshaped_type(relation, &data, &newshape, relation.params.bool("allowzero"))?;
+        Ok(result.as_tensor().map_or(result.clone(), |ty| Type::tensor_of(ty.dtype, ty.dims.iter().rev().cloned())))
+    },
+    reference: Some(copy),
+    properties: Properties::VIEW,
 }
 
-inventory::submit! {
-    OpDef {
-        name: "reshape_like",
-        doc: "data with the dimensions of shape_like: those from rhs_begin to rhs_end replace those of data from lhs_begin to \
-              lhs_end, and have the same number of elements.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "shape_like"],
-        attrs: &[
-            AttrDef::new("lhs_begin", AttrKind::Int, Default::Int(0), "first replaced axis of data; negative values count from the end"),
-            AttrDef::new("lhs_end", AttrKind::Int, Default::None, "axis of data after the replaced ones; the rank if None"),
-            AttrDef::new("rhs_begin", AttrKind::Int, Default::Int(0), "first axis of shape_like that is taken"),
-            AttrDef::new("rhs_end", AttrKind::Int, Default::None, "axis of shape_like after those that are taken; the rank if None"),
-        ],
-        pattern: OpPattern::Injective,
-        relation: |relation| {
-            let (data, target) = (relation.tensor(0)?, relation.tensor(1)?);
-            let replaced = axis_range(relation, "lhs", data.dims.len())?;
-            let taken = &target.dims[axis_range(relation, "rhs", target.dims.len())?];
-            if let (Some(a), Some(b)) = (product(&data.dims[replaced.clone()]), product(taken))
-                && a != b
-            {
-                return Err(
-                    relation.mismatch(format!("shape_like: expected element count {a}, found {}", relation.args[1]))
-                );
-            }
-            let mut dims = data.dims.to_vec();
-            dims.splice(replaced, taken.iter().cloned());
-            Ok(Type::tensor_of(data.dtype, dims))
-        },
-        reference: Some(copy),
-        flops: no_flops,
-        properties: Properties::VIEW,
-    }
+operator! {
+    name: "reshape_like",
+    doc: "data with the dimensions of shape_like: those from rhs_begin to rhs_end replace those of data from lhs_begin to \
+          lhs_end, and have the same number of elements.",
+    inputs: &["data", "shape_like"],
+    attrs: &[
+        AttrDef::new("lhs_begin", AttrKind::Int, Default::Int(0), "first replaced axis of data; negative values count from the end"),
+        AttrDef::new("lhs_end", AttrKind::Int, Default::None, "axis of data after the replaced ones; the rank if None"),
+        AttrDef::new("rhs_begin", AttrKind::Int, Default::Int(0), "first axis of shape_like that is taken"),
+        AttrDef::new("rhs_end", AttrKind::Int, Default::None, "axis of shape_like after those that are taken; the rank if None"),
+    ],
+    pattern: OpPattern::Injective,
+    relation: |relation| {
+        let (data, target) = (relation.tensor(0)?, relation.tensor(1)?);
+        let replaced = axis_range(relation, "lhs", data.dims.len())?;
+        let taken = &target.dims[axis_range(relation, "rhs", target.dims.len())?];
+        if let (Some(a), Some(b)) = (product(&data.dims[replaced.clone()]), product(taken))
+            && a != b
+        {
+            return Err(
+                relation.mismatch(format!("shape_like: expected element count {a}, found {}", relation.args[1]))
+            );
+        }
+        let mut dims = data.dims.to_vec();
+        dims.splice(replaced, taken.iter().cloned());
+        Ok(Type::tensor_of(data.dtype, dims))
+    },
+    reference: Some(copy),
+    properties: Properties::VIEW,
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.batch_flatten",
-        doc: "Keeps the first dimension and merges all others: (n, a, b, ..) becomes (n, a * b * ..).",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[],
-        pattern: OpPattern::Injective,
-        relation: |relation| {
-            let data = relation.tensor(0)?;
-            match &*data.dims {
-                [] => Err(relation.mismatch("data: expected 1 or more dimensions, found a scalar")),
-                [first, rest @ ..] => {
-                    let rest = Dim::product(rest).unwrap_or(Dim::Any);
-                    Ok(Type::tensor_of(data.dtype, [first.clone(), rest]))
-                }
+operator! {
+    name: "nn.batch_flatten",
+    doc: "Keeps the first dimension and merges all others: (n, a, b, ..) becomes (n, a * b * ..).",
+    inputs: &["data"],
+    pattern: OpPattern::Injective,
+    relation: |relation| {
+        let data = relation.tensor(0)?;
+        match &*data.dims {
+            [] => Err(relation.mismatch("data: expected 1 or more dimensions, found a scalar")),
+            [first, rest @ ..] => {
+                let rest = Dim::product(rest).unwrap_or(Dim::Any);
+                Ok(Type::tensor_of(data.dtype, [first.clone(), rest]))
             }
-        },
-        reference: Some(copy),
-        flops: no_flops,
-        properties: Properties::VIEW,
-    }
+        }
+    },
+    reference: Some(copy),
+    properties: Properties::VIEW,
 }
 
 /// Returns the type of `data` with `count` unit dimensions inserted at `axis`.
@@ -416,117 +393,98 @@ fn squeezed_type(relation: &Relation<'_>, data: &TensorType, axes: &[i64]) -> Ty
     Ok(Type::tensor_of(data.dtype, dims))
 }
 
-inventory::submit! {
-    OpDef {
-        name: "expand_dims",
-        doc: "Inserts `num_newaxis` axes of length 1 before `axis`; a negative `axis` counts from the end.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[
-            AttrDef::new("axis", AttrKind::Int, Default::Required, "position of the first new axis"),
-            AttrDef::new("num_newaxis", AttrKind::Int, Default::Int(1), "number of axes to insert"),
-        ],
-        pattern: OpPattern::Broadcast,
-        relation: |relation| {
-            let (axis, count) = (relation.params.int("axis"), relation.params.int("num_newaxis"));
-            expanded_type(relation, relation.tensor(0)?, axis, count)
-        },
-        reference: Some(copy),
-        flops: no_flops,
-        properties: Properties::VIEW,
-    }
+operator! {
+    name: "expand_dims",
+    doc: "Inserts `num_newaxis` axes of length 1 before `axis`; a negative `axis` counts from the end.",
+    inputs: &["data"],
+    attrs: &[
+        AttrDef::new("axis", AttrKind::Int, Default::Required, "position of the first new axis"),
+        AttrDef::new("num_newaxis", AttrKind::Int, Default::Int(1), "number of axes to insert"),
+    ],
+    pattern: OpPattern::Broadcast,
+    relation: |relation| {
+        let (axis, count) = (relation.params.int("axis"), relation.params.int("num_newaxis"));
+        expanded_type(relation, relation.tensor(0)?, axis, count)
+    },
+    reference: Some(copy),
+    properties: Properties::VIEW,
 }
 
-inventory::submit! {
-    OpDef {
-        name: "squeeze",
-        doc: "Removes the given axes, whose dimensions are 1; without `axis`, every axis of dimension 1.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[AttrDef::new("axis", AttrKind::Ints, Default::None, "removed axes; all axes of dimension 1 if None")],
-        pattern: OpPattern::Injective,
-        relation: |relation| {
-            let data = relation.tensor(0)?;
-            if let Some(axes) = relation.params.opt_ints("axis") {
-                return squeezed_type(relation, data, &axes);
-            }
-            let mut dims = Vec::new();
-            for dim in &data.dims {
-                match dim.fixed() {
-                    Some(1) => {}
-                    Some(_) => dims.push(dim.clone()),
-                    None => {
-                        let data_type = &relation.args[0];
-                        return Err(relation.mismatch(format!(
-                            "data: expected known dimensions because attribute axis is None, found {data_type}"
-                        )));
-                    }
+operator! {
+    name: "squeeze",
+    doc: "Removes the given axes, whose dimensions are 1; without `axis`, every axis of dimension 1.",
+    inputs: &["data"],
+    attrs: &[AttrDef::new("axis", AttrKind::Ints, Default::None, "removed axes; all axes of dimension 1 if None")],
+    pattern: OpPattern::Injective,
+    relation: |relation| {
+        let data = relation.tensor(0)?;
+        if let Some(axes) = relation.params.opt_ints("axis") {
+            return squeezed_type(relation, data, &axes);
+        }
+        let mut dims = Vec::new();
+        for dim in &data.dims {
+            match dim.fixed() {
+                Some(1) => {}
+                Some(_) => dims.push(dim.clone()),
+                None => {
+                    let data_type = &relation.args[0];
+                    return Err(relation.mismatch(format!(
+                        "data: expected known dimensions because attribute axis is None, found {data_type}"
+                    )));
                 }
             }
-            Ok(Type::tensor_of(data.dtype, dims))
-        },
-        reference: Some(copy),
-        flops: no_flops,
-        properties: Properties::VIEW,
-    }
+        }
+        Ok(Type::tensor_of(data.dtype, dims))
+    },
+    reference: Some(copy),
+    properties: Properties::VIEW,
 }
 
-inventory::submit! {
-    OpDef {
-        name: "dyn.expand_dims",
-        doc: "expand_dims at an axis computed at run time: an integer scalar or a vector. A vector of several \
-              elements lists the axes of the new dimensions in the result.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "axis"],
-        attrs: &[AttrDef::new("num_newaxis", AttrKind::Int, Default::Int(1), "number of axes to insert")],
-        pattern: OpPattern::Broadcast,
-        relation: |relation| {
-            let (data, count) = (relation.tensor(0)?, relation.params.int("num_newaxis"));
-            let axis_count = match &*relation.tensor(1)?.dims {
-                [Dim::Fixed(axis_count)] => *axis_count,
-                _ => 1,
-            };
-            if axis_count != 1 && count != 1 {
-                return Err(relation.mismatch(format!("axis: expected one axis, found {axis_count}")));
-            }
-            match relation.known_ints(1).as_deref() {
-                Some(&[axis]) => expanded_type(relation, data, axis, count),
-                Some(axes) => expanded_type_at(relation, data, axes),
-                // Only the rank is known.
-                None if axis_count != 1 => expanded_type(relation, data, 0, axis_count as i64).map(|ty| open_dims(&ty)),
-                None => expanded_type(relation, data, 0, count).map(|ty| open_dims(&ty)),
-            }
-        },
-        reference: Some(copy),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "dyn.expand_dims",
+    doc: "expand_dims at an axis computed at run time: an integer scalar or a vector. A vector of several \
+          elements lists the axes of the new dimensions in the result.",
+    inputs: &["data", "axis"],
+    attrs: &[AttrDef::new("num_newaxis", AttrKind::Int, Default::Int(1), "number of axes to insert")],
+    pattern: OpPattern::Broadcast,
+    relation: |relation| {
+        let (data, count) = (relation.tensor(0)?, relation.params.int("num_newaxis"));
+        let axis_count = match &*relation.tensor(1)?.dims {
+            [Dim::Fixed(axis_count)] => *axis_count,
+            _ => 1,
+        };
+        if axis_count != 1 && count != 1 {
+            return Err(relation.mismatch(format!("axis: expected one axis, found {axis_count}")));
+        }
+        match relation.known_ints(1).as_deref() {
+            Some(&[axis]) => expanded_type(relation, data, axis, count),
+            Some(axes) => expanded_type_at(relation, data, axes),
+            // Only the rank is known.
+            None if axis_count != 1 => expanded_type(relation, data, 0, axis_count as i64).map(|ty| open_dims(&ty)),
+            None => expanded_type(relation, data, 0, count).map(|ty| open_dims(&ty)),
+        }
+    },
+    reference: Some(copy),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "dyn.squeeze",
-        doc: "squeeze of axes computed at run time: an integer vector.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "axis"],
-        attrs: &[],
-        pattern: OpPattern::Injective,
-        relation: |relation| {
-            let (data, axis_count) = (relation.tensor(0)?, unknown_dims(relation, 1)?.len());
-            match relation.known_ints(1) {
-                Some(axes) => squeezed_type(relation, data, &axes),
-                None => match data.dims.len().checked_sub(axis_count) {
-                    Some(rank) => Ok(Type::tensor_of(data.dtype, vec![Dim::Any; rank])),
-                    None => Err(relation.mismatch(format!(
-                        "axis: expected a length <= {} for {}, found {axis_count}",
-                        data.dims.len(),
-                        relation.args[0]
-                    ))),
-                },
-            }
-        },
-        reference: Some(copy),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "dyn.squeeze",
+    doc: "squeeze of axes computed at run time: an integer vector.",
+    inputs: &["data", "axis"],
+    pattern: OpPattern::Injective,
+    relation: |relation| {
+        let (data, axis_count) = (relation.tensor(0)?, unknown_dims(relation, 1)?.len());
+        match relation.known_ints(1) {
+            Some(axes) => squeezed_type(relation, data, &axes),
+            None => match data.dims.len().checked_sub(axis_count) {
+                Some(rank) => Ok(Type::tensor_of(data.dtype, vec![Dim::Any; rank])),
+                None => Err(relation.mismatch(format!(
+                    "axis: expected a length <= {} for {}, found {axis_count}",
+                    data.dims.len(),
+                    relation.args[0]
+                ))),
+            },
+        }
+    },
+    reference: Some(copy),
 }

@@ -6,9 +6,7 @@
 use super::facts::{ErrorModel, Properties};
 use super::scalar::Writer;
 use super::walk::split_at_axis;
-use super::{
-    Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult, spatial,
-};
+use super::{AttrDef, AttrKind, Cost, Default, Evaluation, Params, ReferenceError, Relation, TypeResult, spatial};
 use crate::cancel::Ticks;
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
@@ -100,38 +98,34 @@ const MODES: [&str; 7] = [
 const ROUNDINGS: [&str; 4] = ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"];
 const POLICIES: [&str; 3] = ["stretch", "not_larger", "not_smaller"];
 
-inventory::submit! {
-    OpDef {
-        name: "dyn.image.resize_nd",
-        doc: "Resizes along `axes`, one axis after the other, by scales (floats) or to sizes (integers), which may be \
-              computed at run time. A size given by a scale is the product in float32, rounded down. `roi` lists the \
-              first and then the last coordinates that tf_crop_and_resize samples, as fractions of the data; it may be \
-              empty.",
-        arity: Arity::exactly(3),
-        inputs: &["data", "extent", "roi"],
-        attrs: &[
-            AttrDef::new("axes", AttrKind::Ints, Default::None, "axes of `extent`; all if None"),
-            AttrDef::new("policy", AttrKind::Str, Default::Str("stretch"),
-                "stretch, or one scale for all axes: not_larger or not_smaller than the given sizes"),
-            AttrDef::new("method", AttrKind::Str, Default::Str("linear"), "nearest_neighbor, linear or cubic"),
-            AttrDef::new("coordinate_transformation_mode", AttrKind::Str, Default::Str("half_pixel"),
-                "mapping from result indices to data coordinates, as in ONNX"),
-            AttrDef::new("rounding_method", AttrKind::Str, Default::Str("round_prefer_floor"),
-                "nearest element: round_prefer_floor, round_prefer_ceil, floor or ceil"),
-            AttrDef::new("cubic_alpha", AttrKind::Float, Default::Float(-0.75), "coefficient of cubic convolution"),
-            AttrDef::new("cubic_exclude", AttrKind::Bool, Default::Bool(false),
-                "true to exclude taps outside the data and to renormalize the others"),
-            AttrDef::new("extrapolation_value", AttrKind::Float, Default::Float(0.0),
-                "value outside the data, for tf_crop_and_resize"),
-            AttrDef::new("antialias", AttrKind::Bool, Default::Bool(false),
-                "true to widen the filter by the scale when the size is reduced"),
-        ],
-        pattern: OpPattern::Opaque,
-        relation: resize_type,
-        reference: Some(reference),
-        flops,
-        properties: Properties::EXACT.error(ErrorModel::Interpolation),
-    }
+operator! {
+    name: "dyn.image.resize_nd",
+    doc: "Resizes along `axes`, one axis after the other, by scales (floats) or to sizes (integers), which may be \
+          computed at run time. A size given by a scale is the product in float32, rounded down. `roi` lists the \
+          first and then the last coordinates that tf_crop_and_resize samples, as fractions of the data; it may be \
+          empty.",
+    inputs: &["data", "extent", "roi"],
+    attrs: &[
+        AttrDef::new("axes", AttrKind::Ints, Default::None, "axes of `extent`; all if None"),
+        AttrDef::new("policy", AttrKind::Str, Default::Str("stretch"),
+            "stretch, or one scale for all axes: not_larger or not_smaller than the given sizes"),
+        AttrDef::new("method", AttrKind::Str, Default::Str("linear"), "nearest_neighbor, linear or cubic"),
+        AttrDef::new("coordinate_transformation_mode", AttrKind::Str, Default::Str("half_pixel"),
+            "mapping from result indices to data coordinates, as in ONNX"),
+        AttrDef::new("rounding_method", AttrKind::Str, Default::Str("round_prefer_floor"),
+            "nearest element: round_prefer_floor, round_prefer_ceil, floor or ceil"),
+        AttrDef::new("cubic_alpha", AttrKind::Float, Default::Float(-0.75), "coefficient of cubic convolution"),
+        AttrDef::new("cubic_exclude", AttrKind::Bool, Default::Bool(false),
+            "true to exclude taps outside the data and to renormalize the others"),
+        AttrDef::new("extrapolation_value", AttrKind::Float, Default::Float(0.0),
+            "value outside the data, for tf_crop_and_resize"),
+        AttrDef::new("antialias", AttrKind::Bool, Default::Bool(false),
+            "true to widen the filter by the scale when the size is reduced"),
+    ],
+    relation: resize_type,
+    reference: Some(reference),
+    flops,
+    properties: Properties::EXACT.error(ErrorModel::Interpolation),
 }
 
 /// Returns the resized axes: attribute `axes`, or all axes without it.
@@ -290,11 +284,7 @@ fn flops(cost: &Cost<'_>) -> u64 {
     cost.ret_len().saturating_mul(flops_per_element)
 }
 
-fn reference(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn reference(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let mut shape = inputs[0].shape.to_vec();
     let rank = shape.len() as i64;
     let axis_list: Vec<usize> = match params.opt_ints("axes") {

@@ -5,7 +5,7 @@ use super::image::{
 };
 use super::scalar::Writer;
 use super::spatial::{self, CanonicalDims, each};
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::cancel::Ticks;
 use crate::diag::Diagnostic;
 use crate::ir::{Dim, Type};
@@ -29,30 +29,27 @@ const UPSAMPLING_METHOD: AttrDef =
 
 macro_rules! resizes {
     ($($axes:literal $name:literal $layout:literal $roi:tt;)*) => {$(
-        inventory::submit! {
-            OpDef {
-                name: $name,
-                doc: "Resizes the spatial axes, with the coordinates, methods and roundings of image.resize2d. roi lists the \
-                      first coordinates of all axes, then the last ones.",
-                arity: Arity::exactly(1),
-                inputs: &["data"],
-                attrs: &[
-                    AttrDef::new("size", AttrKind::Ints, Default::Required, "spatial dimensions of the result"),
-                    AttrDef::new("roi", AttrKind::Floats, Default::Floats(&$roi),
-                        "part of the data that tf_crop_and_resize uses, in [0, 1]"),
-                    layout($layout), RESIZE_METHOD, COORDINATES, ROUNDING, CUBIC_ALPHA, CUBIC_EXCLUDE, EXTRAPOLATION,
-                    OUT_DTYPE,
-                ],
-                pattern: OpPattern::Injective,
-                relation: |relation| {
-                    let size = spatial::per_axis(relation, "size", $axes, 1)?;
-                    image::check_modes(relation)?;
-                    resized_type(relation, $axes, |axis, _| Ok(Dim::Fixed(size[axis] as usize)))
-                },
-                reference: Some(reference),
-                flops: image::flops,
-                properties: Properties::EXACT.error(ErrorModel::Interpolation),
-            }
+        operator! {
+            name: $name,
+            doc: "Resizes the spatial axes, with the coordinates, methods and roundings of image.resize2d. roi lists the \
+                  first coordinates of all axes, then the last ones.",
+            inputs: &["data"],
+            attrs: &[
+                AttrDef::new("size", AttrKind::Ints, Default::Required, "spatial dimensions of the result"),
+                AttrDef::new("roi", AttrKind::Floats, Default::Floats(&$roi),
+                    "part of the data that tf_crop_and_resize uses, in [0, 1]"),
+                layout($layout), RESIZE_METHOD, COORDINATES, ROUNDING, CUBIC_ALPHA, CUBIC_EXCLUDE, EXTRAPOLATION,
+                OUT_DTYPE,
+            ],
+            pattern: OpPattern::Injective,
+            relation: |relation| {
+                let size = spatial::per_axis(relation, "size", $axes, 1)?;
+                image::check_modes(relation)?;
+                resized_type(relation, $axes, |axis, _| Ok(Dim::Fixed(size[axis] as usize)))
+            },
+            reference: Some(reference),
+            flops: image::flops,
+            properties: Properties::EXACT.error(ErrorModel::Interpolation),
         }
     )*};
 }
@@ -64,56 +61,50 @@ resizes! {
 
 const SCALES: [&str; 3] = ["scale_d", "scale_h", "scale_w"];
 
-inventory::submit! {
-    OpDef {
-        name: "nn.upsampling3d",
-        doc: "Resizes depth, height and width by a scale, with rounded dimensions and the coordinates of image.resize3d.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[
-            AttrDef::new("scale_d", AttrKind::Float, Default::Required, "ratio of the result's depth to the data's"),
-            AttrDef::new("scale_h", AttrKind::Float, Default::Required, "ratio of the result's height to the data's"),
-            AttrDef::new("scale_w", AttrKind::Float, Default::Required, "ratio of the result's width to the data's"),
-            layout("NCDHW"), UPSAMPLING_METHOD, COORDINATES,
-        ],
-        pattern: OpPattern::Injective,
-        relation: |relation| {
-            check_coordinates(relation)?;
-            resized_type(relation, 3, |axis, dim| {
-                image::scaled_dim(relation, SCALES[axis], dim, relation.params.float(SCALES[axis]))
-            })
-        },
-        reference: Some(reference),
-        flops: image::flops,
-        properties: Properties::EXACT.error(ErrorModel::Interpolation),
-    }
+operator! {
+    name: "nn.upsampling3d",
+    doc: "Resizes depth, height and width by a scale, with rounded dimensions and the coordinates of image.resize3d.",
+    inputs: &["data"],
+    attrs: &[
+        AttrDef::new("scale_d", AttrKind::Float, Default::Required, "ratio of the result's depth to the data's"),
+        AttrDef::new("scale_h", AttrKind::Float, Default::Required, "ratio of the result's height to the data's"),
+        AttrDef::new("scale_w", AttrKind::Float, Default::Required, "ratio of the result's width to the data's"),
+        layout("NCDHW"), UPSAMPLING_METHOD, COORDINATES,
+    ],
+    pattern: OpPattern::Injective,
+    relation: |relation| {
+        check_coordinates(relation)?;
+        resized_type(relation, 3, |axis, dim| {
+            image::scaled_dim(relation, SCALES[axis], dim, relation.params.float(SCALES[axis]))
+        })
+    },
+    reference: Some(reference),
+    flops: image::flops,
+    properties: Properties::EXACT.error(ErrorModel::Interpolation),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "dyn.nn.upsampling3d",
-        doc: "nn.upsampling3d with scales computed at run time: three scalars.",
-        arity: Arity::exactly(4),
-        inputs: &["data", "scale_d", "scale_h", "scale_w"],
-        attrs: &[layout("NCDHW"), UPSAMPLING_METHOD, COORDINATES],
-        pattern: OpPattern::Injective,
-        relation: |relation| {
-            check_coordinates(relation)?;
-            resized_type(relation, 3, |axis, dim| {
-                if !relation.tensor(1 + axis)?.dims.is_empty() {
-                    let found = &relation.args[1 + axis];
-                    return Err(relation.mismatch(format!("{}: expected a scalar, found {found}", SCALES[axis])));
-                }
-                match relation.values.get(1 + axis).copied().flatten() {
-                    Some(scale) => image::scaled_dim(relation, SCALES[axis], dim, scale.view().to_f64s()[0]),
-                    None => Ok(Dim::Any),
-                }
-            })
-        },
-        reference: Some(reference),
-        flops: image::flops,
-        properties: Properties::EXACT.error(ErrorModel::Interpolation),
-    }
+operator! {
+    name: "dyn.nn.upsampling3d",
+    doc: "nn.upsampling3d with scales computed at run time: three scalars.",
+    inputs: &["data", "scale_d", "scale_h", "scale_w"],
+    attrs: &[layout("NCDHW"), UPSAMPLING_METHOD, COORDINATES],
+    pattern: OpPattern::Injective,
+    relation: |relation| {
+        check_coordinates(relation)?;
+        resized_type(relation, 3, |axis, dim| {
+            if !relation.tensor(1 + axis)?.dims.is_empty() {
+                let found = &relation.args[1 + axis];
+                return Err(relation.mismatch(format!("{}: expected a scalar, found {found}", SCALES[axis])));
+            }
+            match relation.values.get(1 + axis).copied().flatten() {
+                Some(scale) => image::scaled_dim(relation, SCALES[axis], dim, scale.view().to_f64s()[0]),
+                None => Ok(Dim::Any),
+            }
+        })
+    },
+    reference: Some(reference),
+    flops: image::flops,
+    properties: Properties::EXACT.error(ErrorModel::Interpolation),
 }
 
 /// Checks the attribute for coordinates of a call that has none for rounding.
@@ -153,11 +144,7 @@ fn resized_type(
     Ok(Type::tensor_of(relation.params.dtype("out_dtype").unwrap_or(data.dtype), dims))
 }
 
-fn reference(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn reference(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let layout = params.string("layout");
     let (data, out) =
         (CanonicalDims::new(inputs[0].shape, &layout, "NC"), CanonicalDims::new(outputs[0].shape, &layout, "NC"));

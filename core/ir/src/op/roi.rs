@@ -3,36 +3,32 @@
 use super::scalar::Writer;
 use super::spatial::CanonicalDims;
 use super::walk::for_each_index;
-use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Cost, Default, Evaluation, Params, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
 use crate::op::facts::{ErrorModel, Properties};
 use crate::tensor::{TensorView, TensorViewMut};
 
-inventory::submit! {
-    OpDef {
-        name: "vision.roi_align",
-        doc: "For each region of data (n, c, h, w) a grid of pooled_size bins: the average or the maximum of samples, which \
-              are interpolated from the four elements around them. rois is (count, 5): batch index, x1, y1, x2, y2. The \
-              maximum is that of the weighted elements, as in ONNX.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "rois"],
-        attrs: &[
-            AttrDef::new("pooled_size", AttrKind::Ints, Default::Required, "height and width of the result"),
-            AttrDef::new("spatial_scale", AttrKind::Float, Default::Float(1.0), "ratio of the size of the data to that of the image in which coordinates are given"),
-            AttrDef::new("sample_ratio", AttrKind::Int, Default::Int(-1),
-                "samples per bin along each axis; if not positive, one for each element of the data, rounded up"),
-            AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes of data and result"),
-            AttrDef::new("mode", AttrKind::Str, Default::Str("avg"), "avg or max"),
-            AttrDef::new("aligned", AttrKind::Bool, Default::Bool(false),
-                "true to move coordinates by half an element; false also widens regions to at least one element"),
-        ],
-        pattern: OpPattern::Opaque,
-        relation: roi_type,
-        reference: Some(roi_align),
-        flops,
-        properties: Properties::EXACT.error(ErrorModel::Interpolation),
-    }
+operator! {
+    name: "vision.roi_align",
+    doc: "For each region of data (n, c, h, w) a grid of pooled_size bins: the average or the maximum of samples, which \
+          are interpolated from the four elements around them. rois is (count, 5): batch index, x1, y1, x2, y2. The \
+          maximum is that of the weighted elements, as in ONNX.",
+    inputs: &["data", "rois"],
+    attrs: &[
+        AttrDef::new("pooled_size", AttrKind::Ints, Default::Required, "height and width of the result"),
+        AttrDef::new("spatial_scale", AttrKind::Float, Default::Float(1.0), "ratio of the size of the data to that of the image in which coordinates are given"),
+        AttrDef::new("sample_ratio", AttrKind::Int, Default::Int(-1),
+            "samples per bin along each axis; if not positive, one for each element of the data, rounded up"),
+        AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes of data and result"),
+        AttrDef::new("mode", AttrKind::Str, Default::Str("avg"), "avg or max"),
+        AttrDef::new("aligned", AttrKind::Bool, Default::Bool(false),
+            "true to move coordinates by half an element; false also widens regions to at least one element"),
+    ],
+    relation: roi_type,
+    reference: Some(roi_align),
+    flops,
+    properties: Properties::EXACT.error(ErrorModel::Interpolation),
 }
 
 /// Counts one sample per element of the result, with a multiply-add for each of the four elements around the sample.
@@ -76,11 +72,7 @@ fn neighbors(coordinate: f64, size: usize) -> Option<[(usize, f64); 2]> {
     Some([(low, 1.0 - part), (low + 1, part)])
 }
 
-fn roi_align(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn roi_align(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let (data, rois) = (inputs[0].to_f64s(), inputs[1].to_f64s());
     let layout = params.string("layout");
     let dims = CanonicalDims::new(inputs[0].shape, &layout, "NC");

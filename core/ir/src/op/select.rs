@@ -1,68 +1,53 @@
 //! Operators that select elements, where the number of selected elements depends on the data. The type relation
 //! computes that number from the values of the operand; without known values the dimension is unknown.
 
-use super::elementwise::no_flops;
 use super::scalar::{Reader, Writer};
 use super::walk::split_at_axis;
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Default, Evaluation, Params, Relation, TypeResult};
 use crate::ir::{Dim, Type};
-use crate::op::facts::Properties;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 use std::cmp::Ordering;
 
-inventory::submit! {
-    OpDef {
-        name: "argwhere",
-        doc: "Indices of the elements that are not zero, one row each, in row-major order: int64 of shape (count, \
-              rank).",
-        arity: Arity::exactly(1),
-        inputs: &["condition"],
-        attrs: &[],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let rank = relation.tensor(0)?.dims.len();
-            let condition = relation.values.first().copied().flatten();
-            let count = condition.map(|tensor| {
-                let (view, reader) = (tensor.view(), Reader::new(&tensor.view()));
-                (0..view.len()).filter(|&i| reader.is_nonzero(i)).count()
-            });
-            Ok(Type::tensor_of(DType::I64, [count.map_or(Dim::Any, Dim::Fixed), Dim::Fixed(rank)]))
-        },
-        reference: Some(|_, inputs, outputs| {
-            let (shape, reader) = (inputs[0].shape, Reader::new(&inputs[0]));
-            let nonzero = (0..inputs[0].len()).filter(|&i| reader.is_nonzero(i));
-            let mut rows = outputs[0].as_mut_slice::<i64>().chunks_exact_mut(shape.len().max(1));
-            for (mut i, row) in nonzero.zip(&mut rows) {
-                for (axis, coordinate) in row.iter_mut().enumerate().rev() {
-                    *coordinate = (i % shape[axis]) as i64;
-                    i /= shape[axis];
-                }
+operator! {
+    name: "argwhere",
+    doc: "Indices of the elements that are not zero, one row each, in row-major order: int64 of shape (count, \
+          rank).",
+    inputs: &["condition"],
+    relation: |relation| {
+        let rank = relation.tensor(0)?.dims.len();
+        let condition = relation.values.first().copied().flatten();
+        let count = condition.map(|tensor| {
+            let (view, reader) = (tensor.view(), Reader::new(&tensor.view()));
+            (0..view.len()).filter(|&i| reader.is_nonzero(i)).count()
+        });
+        Ok(Type::tensor_of(DType::I64, [count.map_or(Dim::Any, Dim::Fixed), Dim::Fixed(rank)]))
+    },
+    reference: Some(|_, inputs, outputs| {
+        let (shape, reader) = (inputs[0].shape, Reader::new(&inputs[0]));
+        let nonzero = (0..inputs[0].len()).filter(|&i| reader.is_nonzero(i));
+        let mut rows = outputs[0].as_mut_slice::<i64>().chunks_exact_mut(shape.len().max(1));
+        for (mut i, row) in nonzero.zip(&mut rows) {
+            for (axis, coordinate) in row.iter_mut().enumerate().rev() {
+                *coordinate = (i % shape[axis]) as i64;
+                i /= shape[axis];
             }
-            Ok(())
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+        }
+        Ok(())
+    }),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "unique_slices",
-        doc: "Distinct elements, or the distinct slices along `axis`, in ascending order or in order of first \
-              occurrence; the index of the first occurrence of each; for each input element, the index of the distinct \
-              element that it equals; and the number of occurrences of each. NaN equals NaN and is the largest.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[
-            AttrDef::new("axis", AttrKind::Int, Default::None, "axis of the slices; data is flattened if None"),
-            AttrDef::new("is_sorted", AttrKind::Bool, Default::Bool(true), "true for ascending order"),
-        ],
-        pattern: OpPattern::Opaque,
-        relation: unique_slices_type,
-        reference: Some(unique_slices),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "unique_slices",
+    doc: "Distinct elements, or the distinct slices along `axis`, in ascending order or in order of first \
+          occurrence; the index of the first occurrence of each; for each input element, the index of the distinct \
+          element that it equals; and the number of occurrences of each. NaN equals NaN and is the largest.",
+    inputs: &["data"],
+    attrs: &[
+        AttrDef::new("axis", AttrKind::Int, Default::None, "axis of the slices; data is flattened if None"),
+        AttrDef::new("is_sorted", AttrKind::Bool, Default::Bool(true), "true for ascending order"),
+    ],
+    relation: unique_slices_type,
+    reference: Some(unique_slices),
 }
 
 /// Distinct slices of a tensor.
@@ -149,11 +134,7 @@ fn unique_slices_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tuple([Type::tensor_of(data.dtype, values), vector(count.clone()), vector(total), vector(count)]))
 }
 
-fn unique_slices(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn unique_slices(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let groups = groups_of(&params, &inputs[0]);
     let (outer, count, inner) = slices(&params, inputs[0].shape);
     let row = inner * inputs[0].dtype.size();
@@ -170,46 +151,40 @@ fn unique_slices(
     Ok(())
 }
 
-inventory::submit! {
-    OpDef {
-        name: "unique",
-        doc: "Distinct elements of a vector, in ascending order or in order of first occurrence; the index of the first \
-              occurrence of each; for each element of data, the index of the distinct element that it equals; the number of \
-              distinct elements; and with return_counts the number of occurrences of each. The results have the length of \
-              data, and zeros after the distinct elements.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[
-            AttrDef::new("sorted", AttrKind::Bool, Default::Bool(true), "true for ascending order"),
-            AttrDef::new("return_counts", AttrKind::Bool, Default::Bool(false), "true to return the numbers of occurrences"),
-        ],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let data = relation.tensor(0)?;
-            let [length] = &data.dims[..] else {
-                return Err(relation.mismatch(format!("data: expected a vector, found {}", relation.args[0])));
-            };
-            let indices = |length: &Dim| Type::tensor_of(DType::I32, [length.clone()]);
-            let counts = relation.params.bool("return_counts").then(|| indices(length));
-            let results = [relation.args[0].clone(), indices(length), indices(length), indices(&Dim::Fixed(1))];
-            Ok(Type::tuple(results.into_iter().chain(counts)))
-        },
-        reference: Some(|params, inputs, outputs| {
-            let groups = distinct_slices((1, inputs[0].len(), 1), &inputs[0], params.bool("sorted"));
-            let size = inputs[0].dtype.size();
-            outputs.iter_mut().for_each(|output| output.data.fill(0));
-            for (target, &source) in outputs[0].data.chunks_exact_mut(size).zip(&groups.first) {
-                target.copy_from_slice(&inputs[0].data[source * size..][..size]);
-            }
-            let count = [groups.first.len() as f64];
-            let counts: Vec<f64> = groups.counts.iter().map(|&n| n as f64).collect();
-            let columns = [groups.first, groups.inverse].map(|column| column.iter().map(|&i| i as f64).collect::<Vec<_>>());
-            for (output, values) in outputs[1..].iter_mut().zip([&columns[0][..], &columns[1], &count, &counts]) {
-                Writer::new(output).store(values.iter().copied());
-            }
-            Ok(())
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "unique",
+    doc: "Distinct elements of a vector, in ascending order or in order of first occurrence; the index of the first \
+          occurrence of each; for each element of data, the index of the distinct element that it equals; the number of \
+          distinct elements; and with return_counts the number of occurrences of each. The results have the length of \
+          data, and zeros after the distinct elements.",
+    inputs: &["data"],
+    attrs: &[
+        AttrDef::new("sorted", AttrKind::Bool, Default::Bool(true), "true for ascending order"),
+        AttrDef::new("return_counts", AttrKind::Bool, Default::Bool(false), "true to return the numbers of occurrences"),
+    ],
+    relation: |relation| {
+        let data = relation.tensor(0)?;
+        let [length] = &data.dims[..] else {
+            return Err(relation.mismatch(format!("data: expected a vector, found {}", relation.args[0])));
+        };
+        let indices = |length: &Dim| Type::tensor_of(DType::I32, [length.clone()]);
+        let counts = relation.params.bool("return_counts").then(|| indices(length));
+        let results = [relation.args[0].clone(), indices(length), indices(length), indices(&Dim::Fixed(1))];
+        Ok(Type::tuple(results.into_iter().chain(counts)))
+    },
+    reference: Some(|params, inputs, outputs| {
+        let groups = distinct_slices((1, inputs[0].len(), 1), &inputs[0], params.bool("sorted"));
+        let size = inputs[0].dtype.size();
+        outputs.iter_mut().for_each(|output| output.data.fill(0));
+        for (target, &source) in outputs[0].data.chunks_exact_mut(size).zip(&groups.first) {
+            target.copy_from_slice(&inputs[0].data[source * size..][..size]);
+        }
+        let count = [groups.first.len() as f64];
+        let counts: Vec<f64> = groups.counts.iter().map(|&n| n as f64).collect();
+        let columns = [groups.first, groups.inverse].map(|column| column.iter().map(|&i| i as f64).collect::<Vec<_>>());
+        for (output, values) in outputs[1..].iter_mut().zip([&columns[0][..], &columns[1], &count, &counts]) {
+            Writer::new(output).store(values.iter().copied());
+        }
+        Ok(())
+    }),
 }

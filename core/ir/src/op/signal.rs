@@ -3,7 +3,7 @@
 
 use super::scalar::Writer;
 use super::walk::split_at_axis;
-use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Cost, Default, Evaluation, Params, ReferenceError, Relation, TypeResult};
 use crate::cancel::Ticks;
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
@@ -11,41 +11,33 @@ use crate::op::facts::{Properties, elements_of};
 use crate::tensor::{TensorView, TensorViewMut};
 use std::f64::consts::TAU;
 
-inventory::submit! {
-    OpDef {
-        name: "signal.dft",
-        doc: "Discrete Fourier transform along an axis: y[k] = sum of x[n] e^(-2 pi i k n / length), the inverse with \
-              the opposite sign and divided by the length. The last axis of data holds a real number (1 element) or a complex one (2). \
-              Data is cut or padded with zeros to dft_length; 0 denotes the dimension of the axis.",
-        arity: Arity::exactly(3),
-        inputs: &["data", "dft_length", "axis"],
-        attrs: &[
-            AttrDef::new("inverse", AttrKind::Bool, Default::Bool(false), "true for the inverse transform"),
-            AttrDef::new("onesided", AttrKind::Bool, Default::Bool(false),
-                "true to return the frequencies up to the Nyquist frequency, or with `inverse` to read them and return real numbers"),
-        ],
-        pattern: OpPattern::Opaque,
-        relation: dft_type,
-        reference: Some(dft),
-        flops,
-        properties: Properties::EXACT.sum(elements_of::<0>),
-    }
+operator! {
+    name: "signal.dft",
+    doc: "Discrete Fourier transform along an axis: y[k] = sum of x[n] e^(-2 pi i k n / length), the inverse with \
+          the opposite sign and divided by the length. The last axis of data holds a real number (1 element) or a complex one (2). \
+          Data is cut or padded with zeros to dft_length; 0 denotes the dimension of the axis.",
+    inputs: &["data", "dft_length", "axis"],
+    attrs: &[
+        AttrDef::new("inverse", AttrKind::Bool, Default::Bool(false), "true for the inverse transform"),
+        AttrDef::new("onesided", AttrKind::Bool, Default::Bool(false),
+            "true to return the frequencies up to the Nyquist frequency, or with `inverse` to read them and return real numbers"),
+    ],
+    relation: dft_type,
+    reference: Some(dft),
+    flops,
+    properties: Properties::EXACT.sum(elements_of::<0>),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "signal.stft",
-        doc: "Discrete Fourier transforms of windows of a signal, frame_step apart: signal is (n, length, 1 or 2), the \
-              result (n, frames, frequencies, 2).",
-        arity: Arity::exactly(3),
-        inputs: &["signal", "frame_step", "window"],
-        attrs: &[AttrDef::new("onesided", AttrKind::Bool, Default::Bool(true), "true to return the frequencies up to the Nyquist frequency")],
-        pattern: OpPattern::Opaque,
-        relation: stft_type,
-        reference: Some(stft),
-        flops,
-        properties: Properties::EXACT.sum(elements_of::<2>),
-    }
+operator! {
+    name: "signal.stft",
+    doc: "Discrete Fourier transforms of windows of a signal, frame_step apart: signal is (n, length, 1 or 2), the \
+          result (n, frames, frequencies, 2).",
+    inputs: &["signal", "frame_step", "window"],
+    attrs: &[AttrDef::new("onesided", AttrKind::Bool, Default::Bool(true), "true to return the frequencies up to the Nyquist frequency")],
+    relation: stft_type,
+    reference: Some(stft),
+    flops,
+    properties: Properties::EXACT.sum(elements_of::<2>),
 }
 
 /// Estimates the cost as a complex multiply-add (8 operations) for each pair of a result element and an input element,
@@ -156,7 +148,7 @@ fn integer(view: &TensorView<'_>, name: &str) -> Result<i64, ReferenceError> {
     })
 }
 
-fn dft(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
+fn dft(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let shape = inputs[0].shape;
     let int = |i: usize| integer(&inputs[i], ["data", "dft_length", "axis"][i]);
     let axis = int(2)?.rem_euclid(shape.len() as i64) as usize;
@@ -226,7 +218,7 @@ fn stft_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(signal.dtype, [signal.dims[0].clone(), frames, frequencies, Dim::Fixed(2)]))
 }
 
-fn stft(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
+fn stft(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let (signal, window) = (inputs[0].to_f64s(), inputs[2].to_f64s());
     let (length, parts) = (inputs[0].shape[1], inputs[0].shape[2]);
     let step = integer(&inputs[1], "frame_step")?;
@@ -253,38 +245,30 @@ fn stft(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'
     Ok(())
 }
 
-inventory::submit! {
-    OpDef {
-        name: "dft",
-        doc: "Discrete Fourier transform along the last axis of a complex tensor in two parts: y[k] = sum of x[n] e^(-2 pi i \
-              k n / length), the inverse with the opposite sign and divided by the length.",
-        arity: Arity::exactly(2),
-        inputs: &["re_data", "im_data"],
-        attrs: &[AttrDef::new("inverse", AttrKind::Bool, Default::Bool(false), "true for the inverse transform")],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let (real, imaginary) = (relation.tensor(0)?, relation.tensor(1)?);
-            let dtype = relation.same_dtype(real.dtype, imaginary.dtype)?;
-            if real.dims.is_empty() || real.dims.len() != imaginary.dims.len() || !dtype.is_float() {
-                let [a, b] = [&relation.args[0], &relation.args[1]];
-                return Err(relation.mismatch(format!("expected floats of equal rank, at least 1, found {a} and {b}")));
-            }
-            for (i, (a, b)) in real.dims.iter().zip(&imaginary.dims).enumerate() {
-                relation.same_dim(&format!("axis {i}"), a, b)?;
-            }
-            Ok(Type::tuple(relation.args.iter().cloned()))
-        },
-        reference: Some(split_dft),
-        flops,
-        properties: Properties::EXACT.sum(elements_of::<0>),
-    }
+operator! {
+    name: "dft",
+    doc: "Discrete Fourier transform along the last axis of a complex tensor in two parts: y[k] = sum of x[n] e^(-2 pi i \
+          k n / length), the inverse with the opposite sign and divided by the length.",
+    inputs: &["re_data", "im_data"],
+    attrs: &[AttrDef::new("inverse", AttrKind::Bool, Default::Bool(false), "true for the inverse transform")],
+    relation: |relation| {
+        let (real, imaginary) = (relation.tensor(0)?, relation.tensor(1)?);
+        let dtype = relation.same_dtype(real.dtype, imaginary.dtype)?;
+        if real.dims.is_empty() || real.dims.len() != imaginary.dims.len() || !dtype.is_float() {
+            let [a, b] = [&relation.args[0], &relation.args[1]];
+            return Err(relation.mismatch(format!("expected floats of equal rank, at least 1, found {a} and {b}")));
+        }
+        for (i, (a, b)) in real.dims.iter().zip(&imaginary.dims).enumerate() {
+            relation.same_dim(&format!("axis {i}"), a, b)?;
+        }
+        Ok(Type::tuple(relation.args.iter().cloned()))
+    },
+    reference: Some(split_dft),
+    flops,
+    properties: Properties::EXACT.sum(elements_of::<0>),
 }
 
-fn split_dft(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn split_dft(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let length = inputs[0].shape[inputs[0].shape.len() - 1];
     let (real, imaginary, inverse) = (inputs[0].to_f64s(), inputs[1].to_f64s(), params.bool("inverse"));
     let [real_out, imaginary_out] = outputs else { return Err("expected two results".into()) };
@@ -308,27 +292,23 @@ fn split_dft(
     Ok(())
 }
 
-inventory::submit! {
-    OpDef {
-        name: "stft",
-        doc: "Discrete Fourier transforms of windows of a signal, hop_length apart: data is (length) or (batch, length), the \
-              result (batch, frequencies, frames, 2) with real and imaginary parts. Of each frame the win_length elements are \
-              multiplied by window; the angles are those of win_length.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "window"],
-        attrs: &[
-            AttrDef::new("n_fft", AttrKind::Int, Default::Required, "length of the transform"),
-            AttrDef::new("hop_length", AttrKind::Int, Default::Int(-1), "distance between frames; n_fft / 4 if not positive"),
-            AttrDef::new("win_length", AttrKind::Int, Default::Int(-1), "number of elements of a frame; n_fft if not positive"),
-            AttrDef::new("normalized", AttrKind::Bool, Default::Bool(false), "true to divide by the square root of n_fft"),
-            AttrDef::new("onesided", AttrKind::Bool, Default::Bool(true), "true to return the frequencies up to the Nyquist frequency"),
-        ],
-        pattern: OpPattern::Opaque,
-        relation: windows_type,
-        reference: Some(windows),
-        flops,
-        properties: Properties::EXACT.sum(elements_of::<1>),
-    }
+operator! {
+    name: "stft",
+    doc: "Discrete Fourier transforms of windows of a signal, hop_length apart: data is (length) or (batch, length), the \
+          result (batch, frequencies, frames, 2) with real and imaginary parts. Of each frame the win_length elements are \
+          multiplied by window; the angles are those of win_length.",
+    inputs: &["data", "window"],
+    attrs: &[
+        AttrDef::new("n_fft", AttrKind::Int, Default::Required, "length of the transform"),
+        AttrDef::new("hop_length", AttrKind::Int, Default::Int(-1), "distance between frames; n_fft / 4 if not positive"),
+        AttrDef::new("win_length", AttrKind::Int, Default::Int(-1), "number of elements of a frame; n_fft if not positive"),
+        AttrDef::new("normalized", AttrKind::Bool, Default::Bool(false), "true to divide by the square root of n_fft"),
+        AttrDef::new("onesided", AttrKind::Bool, Default::Bool(true), "true to return the frequencies up to the Nyquist frequency"),
+    ],
+    relation: windows_type,
+    reference: Some(windows),
+    flops,
+    properties: Properties::EXACT.sum(elements_of::<1>),
 }
 
 /// Returns attributes n_fft, hop_length and win_length; `None` if they are out of range.
@@ -373,11 +353,7 @@ fn windows_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(data.dtype, batch.into_iter().chain([frequencies, frames, Dim::Fixed(2)])))
 }
 
-fn windows(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn windows(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let [size, hop, length] = window_sizes(&params).ok_or("n_fft, hop_length, win_length: expected valid sizes")?;
     let (data, window) = (inputs[0].to_f64s(), inputs[1].to_f64s());
     let samples = inputs[0].shape[inputs[0].shape.len() - 1];

@@ -1,8 +1,8 @@
 //! Operators that select or replace a strided part of a tensor.
 
-use super::elementwise::{no_flops, same_as_input};
+use super::elementwise::same_as_input;
 use super::walk::{for_each_index, gather, offset, strides};
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{Arity, AttrDef, AttrKind, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, DimExpr, Type};
 use crate::op::facts::Properties;
@@ -157,11 +157,7 @@ impl Slice {
 }
 
 /// Copies the elements that the slice selects.
-fn take_ranges(
-    slice: &Slice,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn take_ranges(slice: &Slice, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let ranges = slice.ranges(inputs[0].shape)?;
     let shape: Vec<usize> = ranges.iter().map(|r| r.len).collect();
     if shape != outputs[0].shape {
@@ -193,30 +189,26 @@ fn check_mode(relation: &Relation<'_>) -> Result<(), Box<Diagnostic>> {
     }
 }
 
-inventory::submit! {
-    OpDef {
-        name: "strided_slice",
-        doc: "data[begin:end:strides] along the given axes, with negative and out-of-range bounds handled as in \
-              numpy. With slice_mode \"size\", `end` holds numbers of elements, -1 for all, and strides are 1.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[
-            AttrDef::new("begin", AttrKind::Ints, Default::Required, "first index per axis"),
-            AttrDef::new("end", AttrKind::Ints, Default::Required, "end index per axis, exclusive"),
-            AttrDef::new("strides", AttrKind::Ints, Default::Ints(&[1]), "step per axis; 1 if not given"),
-            SLICE_MODE,
-            AXES,
-        ],
-        pattern: OpPattern::Injective,
-        relation: |relation| {
-            check_mode(relation)?;
-            let data = relation.tensor(0)?;
-            Ok(Type::tensor_of(data.dtype, Slice::from_attrs(&relation.params).dims(relation, &data.dims)?))
-        },
-        reference: Some(|params, inputs, outputs| take_ranges(&Slice::from_attrs(&params), inputs, outputs)),
-        flops: no_flops,
-        properties: Properties::SELECTS,
-    }
+operator! {
+    name: "strided_slice",
+    doc: "data[begin:end:strides] along the given axes, with negative and out-of-range bounds handled as in \
+          numpy. With slice_mode \"size\", `end` holds numbers of elements, -1 for all, and strides are 1.",
+    inputs: &["data"],
+    attrs: &[
+        AttrDef::new("begin", AttrKind::Ints, Default::Required, "first index per axis"),
+        AttrDef::new("end", AttrKind::Ints, Default::Required, "end index per axis, exclusive"),
+        AttrDef::new("strides", AttrKind::Ints, Default::Ints(&[1]), "step per axis; 1 if not given"),
+        SLICE_MODE,
+        AXES,
+    ],
+    pattern: OpPattern::Injective,
+    relation: |relation| {
+        check_mode(relation)?;
+        let data = relation.tensor(0)?;
+        Ok(Type::tensor_of(data.dtype, Slice::from_attrs(&relation.params).dims(relation, &data.dims)?))
+    },
+    reference: Some(|params, inputs, outputs| take_ranges(&Slice::from_attrs(&params), inputs, outputs)),
+    properties: Properties::SELECTS,
 }
 
 fn dynamic_slice_type(relation: &Relation<'_>) -> TypeResult {
@@ -252,28 +244,24 @@ fn dynamic_slice_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(data.dtype, dims))
 }
 
-inventory::submit! {
-    OpDef {
-        name: "dyn.strided_slice",
-        doc: "strided_slice with bounds computed at run time: three integer vectors, and optionally a vector of the \
-              axes in place of the attribute.",
-        arity: Arity { min: 4, max: 5 },
-        inputs: &["data", "begin", "end", "strides", "axes"],
-        attrs: &[SLICE_MODE, AXES],
-        pattern: OpPattern::Injective,
-        relation: dynamic_slice_type,
-        reference: Some(|params, inputs, outputs| {
-            let values = [1, 2, 3].map(|i| inputs[i].to_i64s());
-            let axes = inputs.get(4).and_then(TensorView::to_i64s);
-            let slice = Slice::from_values(&params, values, axes).ok_or_else(|| {
-                let [begin, end, strides] = [1, 2, 3].map(|i| inputs[i].dtype);
-                format!("expected bounds and strides that fit int64, found {begin}, {end} and {strides}")
-            })?;
-            take_ranges(&slice, inputs, outputs)
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "dyn.strided_slice",
+    doc: "strided_slice with bounds computed at run time: three integer vectors, and optionally a vector of the \
+          axes in place of the attribute.",
+    arity: Arity { min: 4, max: 5 },
+    inputs: &["data", "begin", "end", "strides", "axes"],
+    attrs: &[SLICE_MODE, AXES],
+    pattern: OpPattern::Injective,
+    relation: dynamic_slice_type,
+    reference: Some(|params, inputs, outputs| {
+        let values = [1, 2, 3].map(|i| inputs[i].to_i64s());
+        let axes = inputs.get(4).and_then(TensorView::to_i64s);
+        let slice = Slice::from_values(&params, values, axes).ok_or_else(|| {
+            let [begin, end, strides] = [1, 2, 3].map(|i| inputs[i].dtype);
+            format!("expected bounds and strides that fit int64, found {begin}, {end} and {strides}")
+        })?;
+        take_ranges(&slice, inputs, outputs)
+    }),
 }
 
 /// Returns the axes that `slice_like` slices; `None` if they do not exist in both arguments.
@@ -285,40 +273,35 @@ fn like_axes(params: &Params<'_>, rank: usize, like_rank: usize) -> Option<Vec<u
     axes.iter().map(|a| resolve(a).filter(|&a| a < rank && a < like_rank)).collect()
 }
 
-inventory::submit! {
-    OpDef {
-        name: "slice_like",
-        doc: "Leading elements of data along each axis, as many as shape_like has.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "shape_like"],
-        attrs: &[AttrDef::new("axes", AttrKind::Ints, Default::None, "sliced axes; all if None")],
-        pattern: OpPattern::Injective,
-        relation: |relation| {
-            let (data, target) = (relation.tensor(0)?, relation.tensor(1)?);
-            let axes = like_axes(&relation.params, data.dims.len(), target.dims.len())
-                .ok_or_else(|| relation.mismatch(format!(
-                    "expected equal ranks, or axes that exist in both arguments, found {} and {}",
-                    relation.args[0], relation.args[1]
-                )))?;
-            let mut dims = data.dims.to_vec();
-            for axis in axes {
-                if let (Some(n), Some(length)) = (dims[axis].fixed(), target.dims[axis].fixed())
-                    && length > n
-                {
-                    return Err(relation.mismatch(format!("axis {axis}: expected a dimension >= {length}, found {n}")));
-                }
-                dims[axis] = target.dims[axis].clone();
+operator! {
+    name: "slice_like",
+    doc: "Leading elements of data along each axis, as many as shape_like has.",
+    inputs: &["data", "shape_like"],
+    attrs: &[AttrDef::new("axes", AttrKind::Ints, Default::None, "sliced axes; all if None")],
+    pattern: OpPattern::Injective,
+    relation: |relation| {
+        let (data, target) = (relation.tensor(0)?, relation.tensor(1)?);
+        let axes = like_axes(&relation.params, data.dims.len(), target.dims.len())
+            .ok_or_else(|| relation.mismatch(format!(
+                "expected equal ranks, or axes that exist in both arguments, found {} and {}",
+                relation.args[0], relation.args[1]
+            )))?;
+        let mut dims = data.dims.to_vec();
+        for axis in axes {
+            if let (Some(n), Some(length)) = (dims[axis].fixed(), target.dims[axis].fixed())
+                && length > n
+            {
+                return Err(relation.mismatch(format!("axis {axis}: expected a dimension >= {length}, found {n}")));
             }
-            Ok(Type::tensor_of(data.dtype, dims))
-        },
-        reference: Some(|_, inputs, outputs| {
-            let strides = strides(inputs[0].shape);
-            gather(&inputs[0], &mut outputs[0], |index| offset(index, &strides));
-            Ok(())
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+            dims[axis] = target.dims[axis].clone();
+        }
+        Ok(Type::tensor_of(data.dtype, dims))
+    },
+    reference: Some(|_, inputs, outputs| {
+        let strides = strides(inputs[0].shape);
+        gather(&inputs[0], &mut outputs[0], |index| offset(index, &strides));
+        Ok(())
+    }),
 }
 
 /// Returns the slice that arguments 2 to 4 of `strided_set` specify; `None` if a value is unknown.
@@ -327,47 +310,37 @@ fn set_slice(values: [Option<Vec<i64>>; 3]) -> Option<Slice> {
     Some(Slice { begin: begin?, end: end?, strides: strides?, axes: None, has_sizes: false })
 }
 
-inventory::submit! {
-    OpDef {
-        name: "strided_set",
-        doc: "data with the elements at [begin:end:strides] replaced by v, whose dimensions are those of the slice. \
-              Bounds are handled as in strided_slice.",
-        arity: Arity::exactly(5),
-        inputs: &["data", "v", "begin", "end", "strides"],
-        attrs: &[],
-        pattern: OpPattern::Injective,
-        relation: |relation| {
-            let (data, v) = (relation.tensor(0)?, relation.tensor(1)?);
-            relation.same_dtype(data.dtype, v.dtype)?;
-            for i in 2..5 {
-                let bounds = relation.tensor(i)?;
-                if !bounds.dtype.is_int() || bounds.dims.len() != 1 {
-                    let (name, found) = (relation.def.inputs[i], &relation.args[i]);
-                    return Err(relation.mismatch(format!("{name}: expected an integer vector, found {found}")));
-                }
+operator! {
+    name: "strided_set",
+    doc: "data with the elements at [begin:end:strides] replaced by v, whose dimensions are those of the slice. \
+          Bounds are handled as in strided_slice.",
+    inputs: &["data", "v", "begin", "end", "strides"],
+    pattern: OpPattern::Injective,
+    relation: |relation| {
+        let (data, v) = (relation.tensor(0)?, relation.tensor(1)?);
+        relation.same_dtype(data.dtype, v.dtype)?;
+        for i in 2..5 {
+            let bounds = relation.tensor(i)?;
+            if !bounds.dtype.is_int() || bounds.dims.len() != 1 {
+                let (name, found) = (relation.def.inputs[i], &relation.args[i]);
+                return Err(relation.mismatch(format!("{name}: expected an integer vector, found {found}")));
             }
-            if data.dims.len() != v.dims.len() {
-                let [data, v] = [&relation.args[0], &relation.args[1]];
-                return Err(relation.mismatch(format!("expected equal ranks, found {data} and {v}")));
+        }
+        if data.dims.len() != v.dims.len() {
+            let [data, v] = [&relation.args[0], &relation.args[1]];
+            return Err(relation.mismatch(format!("expected equal ranks, found {data} and {v}")));
+        }
+        if let Some(slice) = set_slice([2, 3, 4].map(|i| relation.known_ints(i))) {
+            for (i, (a, b)) in slice.dims(relation, &data.dims)?.iter().zip(&v.dims).enumerate() {
+                relation.same_dim(&format!("axis {i} of v"), a, b)?;
             }
-            if let Some(slice) = set_slice([2, 3, 4].map(|i| relation.known_ints(i))) {
-                for (i, (a, b)) in slice.dims(relation, &data.dims)?.iter().zip(&v.dims).enumerate() {
-                    relation.same_dim(&format!("axis {i} of v"), a, b)?;
-                }
-            }
-            same_as_input(relation)
-        },
-        reference: Some(strided_set),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+        }
+        same_as_input(relation)
+    },
+    reference: Some(strided_set),
 }
 
-fn strided_set(
-    _: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn strided_set(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let slice = set_slice([2, 3, 4].map(|i| inputs[i].to_i64s()));
     let slice = slice.ok_or("begin, end, strides: expected integers that fit int64")?;
     let (data, v) = (&inputs[0], &inputs[1]);

@@ -3,11 +3,10 @@
 use super::elementwise::{one_flop_per_element, same_as_input, with_element_type};
 use super::scalar::{Reader, Writer};
 use super::walk::split_at_axis;
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Default, Evaluation, Params, Relation, TypeResult};
 use crate::cancel::Ticks;
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
-use crate::op::facts::Properties;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
 const AXIS: AttrDef =
@@ -73,27 +72,22 @@ fn axis_of(params: &Params<'_>, shape: &[usize]) -> usize {
     params.int("axis").rem_euclid(shape.len() as i64) as usize
 }
 
-inventory::submit! {
-    OpDef {
-        name: "sort",
-        doc: "Elements, sorted along the axis.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[AXIS, is_ascend(true)],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            relation.axis(relation.params.int("axis"), relation.tensor(0)?.dims.len())?;
-            same_as_input(relation)
-        },
-        reference: Some(|params, inputs, outputs| {
-            let axis = axis_of(&params, inputs[0].shape);
-            let rows = ranking(&inputs[0], axis, params.bool("is_ascend"), usize::MAX);
-            write_values(&inputs[0], axis, &rows, &mut outputs[0]);
-            Ok(())
-        }),
-        flops: one_flop_per_element,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "sort",
+    doc: "Elements, sorted along the axis.",
+    inputs: &["data"],
+    attrs: &[AXIS, is_ascend(true)],
+    relation: |relation| {
+        relation.axis(relation.params.int("axis"), relation.tensor(0)?.dims.len())?;
+        same_as_input(relation)
+    },
+    reference: Some(|params, inputs, outputs| {
+        let axis = axis_of(&params, inputs[0].shape);
+        let rows = ranking(&inputs[0], axis, params.bool("is_ascend"), usize::MAX);
+        write_values(&inputs[0], axis, &rows, &mut outputs[0]);
+        Ok(())
+    }),
+    flops: one_flop_per_element,
 }
 
 fn index_type(relation: &Relation<'_>) -> Result<DType, Box<crate::diag::Diagnostic>> {
@@ -101,27 +95,22 @@ fn index_type(relation: &Relation<'_>) -> Result<DType, Box<crate::diag::Diagnos
     relation.params.dtype("dtype").ok_or_else(missing_dtype)
 }
 
-inventory::submit! {
-    OpDef {
-        name: "argsort",
-        doc: "Indices that sort the elements along the axis.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[AXIS, is_ascend(true), DTYPE],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            relation.axis(relation.params.int("axis"), relation.tensor(0)?.dims.len())?;
-            with_element_type(relation, index_type(relation)?)
-        },
-        reference: Some(|params, inputs, outputs| {
-            let axis = axis_of(&params, inputs[0].shape);
-            let rows = ranking(&inputs[0], axis, params.bool("is_ascend"), usize::MAX);
-            write_indices(axis, &rows, &mut outputs[0]);
-            Ok(())
-        }),
-        flops: one_flop_per_element,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "argsort",
+    doc: "Indices that sort the elements along the axis.",
+    inputs: &["data"],
+    attrs: &[AXIS, is_ascend(true), DTYPE],
+    relation: |relation| {
+        relation.axis(relation.params.int("axis"), relation.tensor(0)?.dims.len())?;
+        with_element_type(relation, index_type(relation)?)
+    },
+    reference: Some(|params, inputs, outputs| {
+        let axis = axis_of(&params, inputs[0].shape);
+        let rows = ranking(&inputs[0], axis, params.bool("is_ascend"), usize::MAX);
+        write_indices(axis, &rows, &mut outputs[0]);
+        Ok(())
+    }),
+    flops: one_flop_per_element,
 }
 
 /// Returns the type of the result with `k` elements along the axis; the dimension is unknown if `k` is `None`.
@@ -151,11 +140,7 @@ fn topk_type(relation: &Relation<'_>, k: Option<i64>) -> TypeResult {
     }
 }
 
-fn topk(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn topk(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let axis = axis_of(&params, inputs[0].shape);
     let rows = ranking(&inputs[0], axis, params.bool("is_ascend"), outputs[0].shape[axis]);
     let ret_type = params.string("ret_type");
@@ -173,38 +158,28 @@ fn topk(
 const RET_TYPE: AttrDef =
     AttrDef::new("ret_type", AttrKind::Str, Default::Str("both"), "\"both\", \"values\" or \"indices\"");
 
-inventory::submit! {
-    OpDef {
-        name: "topk",
-        doc: "k largest (or smallest) elements along the axis, sorted, and their indices.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[
-            AttrDef::new("k", AttrKind::Int, Default::Int(1), "number of elements; all if less than 1"),
-            AXIS,
-            RET_TYPE,
-            is_ascend(false),
-            DTYPE,
-        ],
-        pattern: OpPattern::Opaque,
-        relation: |relation| topk_type(relation, Some(relation.params.int("k"))),
-        reference: Some(topk),
-        flops: |cost| cost.arg_len(0),
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "topk",
+    doc: "k largest (or smallest) elements along the axis, sorted, and their indices.",
+    inputs: &["data"],
+    attrs: &[
+        AttrDef::new("k", AttrKind::Int, Default::Int(1), "number of elements; all if less than 1"),
+        AXIS,
+        RET_TYPE,
+        is_ascend(false),
+        DTYPE,
+    ],
+    relation: |relation| topk_type(relation, Some(relation.params.int("k"))),
+    reference: Some(topk),
+    flops: |cost| cost.arg_len(0),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "dyn.topk",
-        doc: "topk with k computed at run time: an integer scalar or a vector of one element.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "k"],
-        attrs: &[AXIS, RET_TYPE, is_ascend(false), DTYPE],
-        pattern: OpPattern::Opaque,
-        relation: |relation| topk_type(relation, relation.known_ints(1).and_then(|k| k.first().copied())),
-        reference: Some(topk),
-        flops: |cost| cost.arg_len(0),
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "dyn.topk",
+    doc: "topk with k computed at run time: an integer scalar or a vector of one element.",
+    inputs: &["data", "k"],
+    attrs: &[AXIS, RET_TYPE, is_ascend(false), DTYPE],
+    relation: |relation| topk_type(relation, relation.known_ints(1).and_then(|k| k.first().copied())),
+    reference: Some(topk),
+    flops: |cost| cost.arg_len(0),
 }

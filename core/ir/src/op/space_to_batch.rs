@@ -1,10 +1,9 @@
 //! Operators that move blocks of spatial axes into the batch or back, and dilation with constant elements.
 
-use super::elementwise::no_flops;
 use super::scalar::Writer;
 use super::spatial::to_dim;
 use super::walk::{for_each_index, offset, strides};
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{AttrValue, Dim, DimExpr, Type};
 use crate::op::facts::Properties;
@@ -122,77 +121,63 @@ fn for_each_moved(
     });
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.space_to_batch_nd",
-        doc: "Moves the blocks of the axes after the batch, which are padded with pad_value first, into the batch: element \
-              b of the blocks of batch element n is at batch position b * batch + n.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[
-            BLOCK_SHAPE,
-            AttrDef::new("paddings", AttrKind::Ints, Default::Required, "[before, after] for each axis of a block"),
-            AttrDef::new("pad_value", AttrKind::Float, Default::Float(0.0), "value of the padding"),
-        ],
-        pattern: OpPattern::Injective,
-        relation: space_to_batch_type,
-        reference: Some(|params, inputs, outputs| {
-            let (blocks, paddings) = (params.ints("block_shape"), pairs(&params, "paddings").unwrap_or_default());
-            let (size, shape) = (inputs[0].dtype.size(), outputs[0].shape);
-            let mut out = Writer::new(&mut outputs[0]);
-            (0..out.len()).for_each(|i| out.set_float(i, params.float("pad_value")));
-            for_each_moved(&blocks, &paddings, inputs[0].shape, shape, |source, target| {
-                outputs[0].data[target * size..][..size].copy_from_slice(&inputs[0].data[source * size..][..size]);
-            });
-            Ok(())
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "nn.space_to_batch_nd",
+    doc: "Moves the blocks of the axes after the batch, which are padded with pad_value first, into the batch: element \
+          b of the blocks of batch element n is at batch position b * batch + n.",
+    inputs: &["data"],
+    attrs: &[
+        BLOCK_SHAPE,
+        AttrDef::new("paddings", AttrKind::Ints, Default::Required, "[before, after] for each axis of a block"),
+        AttrDef::new("pad_value", AttrKind::Float, Default::Float(0.0), "value of the padding"),
+    ],
+    pattern: OpPattern::Injective,
+    relation: space_to_batch_type,
+    reference: Some(|params, inputs, outputs| {
+        let (blocks, paddings) = (params.ints("block_shape"), pairs(&params, "paddings").unwrap_or_default());
+        let (size, shape) = (inputs[0].dtype.size(), outputs[0].shape);
+        let mut out = Writer::new(&mut outputs[0]);
+        (0..out.len()).for_each(|i| out.set_float(i, params.float("pad_value")));
+        for_each_moved(&blocks, &paddings, inputs[0].shape, shape, |source, target| {
+            outputs[0].data[target * size..][..size].copy_from_slice(&inputs[0].data[source * size..][..size]);
+        });
+        Ok(())
+    }),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.batch_to_space_nd",
-        doc: "Moves parts of the batch into blocks of the axes after it, and crops these axes: the inverse of \
-              nn.space_to_batch_nd.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[
-            BLOCK_SHAPE,
-            AttrDef::new("crops", AttrKind::Ints, Default::Required, "[before, after] for each axis of a block"),
-        ],
-        pattern: OpPattern::Injective,
-        relation: batch_to_space_type,
-        reference: Some(|params, inputs, outputs| {
-            let (blocks, crops) = (params.ints("block_shape"), pairs(&params, "crops").unwrap_or_default());
-            let (size, shape) = (inputs[0].dtype.size(), outputs[0].shape);
-            for_each_moved(&blocks, &crops, shape, inputs[0].shape, |target, source| {
-                outputs[0].data[target * size..][..size].copy_from_slice(&inputs[0].data[source * size..][..size]);
-            });
-            Ok(())
-        }),
-        flops: no_flops,
-        properties: Properties::SELECTS,
-    }
+operator! {
+    name: "nn.batch_to_space_nd",
+    doc: "Moves parts of the batch into blocks of the axes after it, and crops these axes: the inverse of \
+          nn.space_to_batch_nd.",
+    inputs: &["data"],
+    attrs: &[
+        BLOCK_SHAPE,
+        AttrDef::new("crops", AttrKind::Ints, Default::Required, "[before, after] for each axis of a block"),
+    ],
+    pattern: OpPattern::Injective,
+    relation: batch_to_space_type,
+    reference: Some(|params, inputs, outputs| {
+        let (blocks, crops) = (params.ints("block_shape"), pairs(&params, "crops").unwrap_or_default());
+        let (size, shape) = (inputs[0].dtype.size(), outputs[0].shape);
+        for_each_moved(&blocks, &crops, shape, inputs[0].shape, |target, source| {
+            outputs[0].data[target * size..][..size].copy_from_slice(&inputs[0].data[source * size..][..size]);
+        });
+        Ok(())
+    }),
+    properties: Properties::SELECTS,
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.dilate",
-        doc: "data with strides[i] - 1 elements dilation_value between the elements of each axis i.",
-        arity: Arity::exactly(1),
-        inputs: &["x"],
-        attrs: &[
-            AttrDef::new("strides", AttrKind::Ints, Default::Required, "distance between the elements of data on each axis"),
-            AttrDef::new("dilation_value", AttrKind::Float, Default::Float(0.0), "value of the other elements"),
-        ],
-        pattern: OpPattern::Injective,
-        relation: dilate_type,
-        reference: Some(dilate),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "nn.dilate",
+    doc: "data with strides[i] - 1 elements dilation_value between the elements of each axis i.",
+    inputs: &["x"],
+    attrs: &[
+        AttrDef::new("strides", AttrKind::Ints, Default::Required, "distance between the elements of data on each axis"),
+        AttrDef::new("dilation_value", AttrKind::Float, Default::Float(0.0), "value of the other elements"),
+    ],
+    pattern: OpPattern::Injective,
+    relation: dilate_type,
+    reference: Some(dilate),
 }
 
 fn dilate_type(relation: &Relation<'_>) -> TypeResult {
@@ -214,11 +199,7 @@ fn dilate_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(data.dtype, dims?))
 }
 
-fn dilate(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn dilate(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let (steps, size, target_strides) = (params.ints("strides"), inputs[0].dtype.size(), strides(outputs[0].shape));
     let mut out = Writer::new(&mut outputs[0]);
     (0..out.len()).for_each(|i| out.set_float(i, params.float("dilation_value")));

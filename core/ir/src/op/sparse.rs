@@ -2,7 +2,6 @@
 //! or BSR with a block of values for each index).
 
 use super::create::{fill, scalar_argument};
-use super::elementwise::no_flops;
 use super::index::{in_bounds, integer_argument, integers};
 use super::repeat::dims_of;
 use super::reshape::unknown_dims;
@@ -10,7 +9,7 @@ use super::scalar::Writer;
 use super::spatial::{self, CanonicalDims};
 use super::sum::{Sum, with_sum};
 use super::walk::strides;
-use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Cost, Default, Evaluation, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
 use crate::op::facts::{Properties, elements_of};
@@ -38,7 +37,7 @@ fn dense_type(relation: &Relation<'_>, dims: Vec<Dim>) -> TypeResult {
     Ok(Type::tensor_of(values.dtype, dims))
 }
 
-fn to_dense(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
+fn to_dense(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     fill(&inputs[2], &mut outputs[0]);
     let (coordinates, rank) = (integers(&inputs[0], "sparse_indices")?, outputs[0].shape.len());
     let (shape, strides, size) = (outputs[0].shape, strides(outputs[0].shape), inputs[1].dtype.size());
@@ -54,57 +53,37 @@ fn to_dense(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewM
     Ok(())
 }
 
-inventory::submit! {
-    OpDef {
-        name: "sparse_to_dense",
-        doc: "A tensor of default_value with the values at the indices: one row of coordinates for each, or a scalar or \
-              vector of positions in a vector. The last one of equal indices wins; indices out of range are ignored.",
-        arity: Arity::exactly(3),
-        inputs: &["sparse_indices", "sparse_values", "default_value"],
-        attrs: &[AttrDef::new("output_shape", AttrKind::Ints, Default::Required, "shape of the result")],
-        pattern: OpPattern::Opaque,
-        relation: |relation| dense_type(relation, dims_of(relation, &relation.params.ints("output_shape"))?),
-        reference: Some(to_dense),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "sparse_to_dense",
+    doc: "A tensor of default_value with the values at the indices: one row of coordinates for each, or a scalar or \
+          vector of positions in a vector. The last one of equal indices wins; indices out of range are ignored.",
+    inputs: &["sparse_indices", "sparse_values", "default_value"],
+    attrs: &[AttrDef::new("output_shape", AttrKind::Ints, Default::Required, "shape of the result")],
+    relation: |relation| dense_type(relation, dims_of(relation, &relation.params.ints("output_shape"))?),
+    reference: Some(to_dense),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "dyn.sparse_to_dense",
-        doc: "sparse_to_dense with a shape computed at run time.",
-        arity: Arity::exactly(4),
-        inputs: &["sparse_indices", "sparse_values", "default_value", "output_shape"],
-        attrs: &[],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let dims = match relation.known_ints(3) {
-                Some(shape) => dims_of(relation, &shape)?,
-                None => unknown_dims(relation, 3)?,
-            };
-            dense_type(relation, dims)
-        },
-        reference: Some(to_dense),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "dyn.sparse_to_dense",
+    doc: "sparse_to_dense with a shape computed at run time.",
+    inputs: &["sparse_indices", "sparse_values", "default_value", "output_shape"],
+    relation: |relation| {
+        let dims = match relation.known_ints(3) {
+            Some(shape) => dims_of(relation, &shape)?,
+            None => unknown_dims(relation, 3)?,
+        };
+        dense_type(relation, dims)
+    },
+    reference: Some(to_dense),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "sparse_fill_empty_rows",
-        doc: "A sparse tensor with an element default_value at the start of each row that has none: the indices and values \
-              of the result, and for each row 1 if it was empty, 0 otherwise. The indices are in row-major order.",
-        arity: Arity::exactly(4),
-        inputs: &["sparse_indices", "sparse_values", "dense_shape", "default_value"],
-        attrs: &[],
-        pattern: OpPattern::Opaque,
-        relation: fill_rows_type,
-        reference: Some(fill_rows),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "sparse_fill_empty_rows",
+    doc: "A sparse tensor with an element default_value at the start of each row that has none: the indices and values \
+          of the result, and for each row 1 if it was empty, 0 otherwise. The indices are in row-major order.",
+    inputs: &["sparse_indices", "sparse_values", "dense_shape", "default_value"],
+    relation: fill_rows_type,
+    reference: Some(fill_rows),
 }
 
 /// Checks the indices of a sparse tensor in row-major order. Returns its number of rows, and how many of them are empty.
@@ -151,11 +130,7 @@ fn fill_rows_type(relation: &Relation<'_>) -> TypeResult {
     ]))
 }
 
-fn fill_rows(
-    _: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn fill_rows(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let (indices, coordinates) = (integers(&inputs[0], "sparse_indices")?, inputs[0].shape[1]);
     let [rows, _] = count_rows(&indices, coordinates, &integers(&inputs[2], "dense_shape")?)?;
     let [all_indices, values, indicator] = outputs else { return Err("expected three results".into()) };
@@ -187,32 +162,26 @@ fn fill_rows(
     Ok(())
 }
 
-inventory::submit! {
-    OpDef {
-        name: "sparse_reshape",
-        doc: "Indices of a sparse tensor that is reshaped from prev_shape to new_shape, and the new shape, in which -1 is \
-              inferred from the number of elements.",
-        arity: Arity::exactly(3),
-        inputs: &["sparse_indices", "prev_shape", "new_shape"],
-        attrs: &[],
-        pattern: OpPattern::Injective,
-        relation: |relation| {
-            let [indices, previous, new] =
-                [integer_argument(relation, 0)?, integer_argument(relation, 1)?, integer_argument(relation, 2)?];
-            let ([count, coordinates], [rank], [new_rank]) = (&indices.dims[..], &previous.dims[..], &new.dims[..]) else {
-                let [a, b, c] = [0, 1, 2].map(|i| &relation.args[i]);
-                return Err(relation.mismatch(format!("expected a matrix of indices and two vectors, found {a}, {b} and {c}")));
-            };
-            relation.same_dim("coordinates and dimensions", coordinates, rank)?;
-            Ok(Type::tuple([
-                Type::tensor_of(indices.dtype, [count.clone(), new_rank.clone()]),
-                Type::tensor_of(new.dtype, [new_rank.clone()]),
-            ]))
-        },
-        reference: Some(sparse_reshape),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "sparse_reshape",
+    doc: "Indices of a sparse tensor that is reshaped from prev_shape to new_shape, and the new shape, in which -1 is \
+          inferred from the number of elements.",
+    inputs: &["sparse_indices", "prev_shape", "new_shape"],
+    pattern: OpPattern::Injective,
+    relation: |relation| {
+        let [indices, previous, new] =
+            [integer_argument(relation, 0)?, integer_argument(relation, 1)?, integer_argument(relation, 2)?];
+        let ([count, coordinates], [rank], [new_rank]) = (&indices.dims[..], &previous.dims[..], &new.dims[..]) else {
+            let [a, b, c] = [0, 1, 2].map(|i| &relation.args[i]);
+            return Err(relation.mismatch(format!("expected a matrix of indices and two vectors, found {a}, {b} and {c}")));
+        };
+        relation.same_dim("coordinates and dimensions", coordinates, rank)?;
+        Ok(Type::tuple([
+            Type::tensor_of(indices.dtype, [count.clone(), new_rank.clone()]),
+            Type::tensor_of(new.dtype, [new_rank.clone()]),
+        ]))
+    },
+    reference: Some(sparse_reshape),
 }
 
 /// Returns the product of dimensions.
@@ -220,11 +189,7 @@ fn volume(shape: &[i64]) -> Option<i64> {
     shape.iter().try_fold(1i64, |product, &n| product.checked_mul(n).filter(|_| n > 0))
 }
 
-fn sparse_reshape(
-    _: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn sparse_reshape(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let (indices, previous) = (integers(&inputs[0], "sparse_indices")?, integers(&inputs[1], "prev_shape")?);
     let mut new = integers(&inputs[2], "new_shape")?;
     let mismatch = format!("expected shapes of equal size, found {previous:?} and {new:?}");
@@ -324,39 +289,32 @@ fn product_flops(cost: &Cost<'_>) -> u64 {
     cost.arg_len(1).saturating_mul(2 * rows as u64)
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.sparse_dense",
-        doc: "Product of a dense matrix and a transposed sparse one, (m, k) and (n, k) to (m, n). With sparse_lhs, of a \
-              sparse matrix (m, k) and the transposed dense one (n, k). The sparse matrix is in CSR format (values of rank \
-              1) or BSR format (rank 3).",
-        arity: Arity::exactly(4),
-        inputs: &["dense_data", "sparse_data", "sparse_indices", "sparse_indptr"],
-        attrs: &[AttrDef::new("sparse_lhs", AttrKind::Bool, Default::Bool(false), "true if the left operand is sparse")],
-        pattern: OpPattern::OutEWiseFusable,
-        relation: |relation| {
-            let (dense, rows) = (relation.tensor(0)?, sparse_rows(relation, 1, &[1, 3])?);
-            relation.same_dtype(dense.dtype, relation.tensor(1)?.dtype)?;
-            let [dense_rows, _] = &dense.dims[..] else {
-                return Err(relation.mismatch(format!("dense_data: expected a matrix, found {}", relation.args[0])));
-            };
-            let mut dims = [dense_rows.clone(), rows];
-            if relation.params.bool("sparse_lhs") {
-                dims.reverse();
-            }
-            Ok(Type::tensor_of(dense.dtype, dims))
-        },
-        reference: Some(sparse_dense),
-        flops: product_flops,
-        properties: Properties::EXACT.sum(elements_of::<1>),
-    }
+operator! {
+    name: "nn.sparse_dense",
+    doc: "Product of a dense matrix and a transposed sparse one, (m, k) and (n, k) to (m, n). With sparse_lhs, of a \
+          sparse matrix (m, k) and the transposed dense one (n, k). The sparse matrix is in CSR format (values of rank \
+          1) or BSR format (rank 3).",
+    inputs: &["dense_data", "sparse_data", "sparse_indices", "sparse_indptr"],
+    attrs: &[AttrDef::new("sparse_lhs", AttrKind::Bool, Default::Bool(false), "true if the left operand is sparse")],
+    pattern: OpPattern::OutEWiseFusable,
+    relation: |relation| {
+        let (dense, rows) = (relation.tensor(0)?, sparse_rows(relation, 1, &[1, 3])?);
+        relation.same_dtype(dense.dtype, relation.tensor(1)?.dtype)?;
+        let [dense_rows, _] = &dense.dims[..] else {
+            return Err(relation.mismatch(format!("dense_data: expected a matrix, found {}", relation.args[0])));
+        };
+        let mut dims = [dense_rows.clone(), rows];
+        if relation.params.bool("sparse_lhs") {
+            dims.reverse();
+        }
+        Ok(Type::tensor_of(dense.dtype, dims))
+    },
+    reference: Some(sparse_dense),
+    flops: product_flops,
+    properties: Properties::EXACT.sum(elements_of::<1>),
 }
 
-fn sparse_dense(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn sparse_dense(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let (dense_rows, inner) = (inputs[0].shape[0], inputs[0].shape[1]);
     let matrix = Blocks::new(&inputs[1..], inner)?;
     let columns = outputs[0].shape[1];
@@ -375,94 +333,80 @@ fn sparse_dense(
     Ok(())
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.sparse_add",
-        doc: "Sum of a dense matrix and a sparse one in CSR format.",
-        arity: Arity::exactly(4),
-        inputs: &["dense_data", "sparse_data", "sparse_indices", "sparse_indptr"],
-        attrs: &[],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let (dense, rows) = (relation.tensor(0)?, sparse_rows(relation, 1, &[1])?);
-            relation.same_dtype(dense.dtype, relation.tensor(1)?.dtype)?;
-            let [dense_rows, columns] = &dense.dims[..] else {
-                return Err(relation.mismatch(format!("dense_data: expected a matrix, found {}", relation.args[0])));
-            };
-            Ok(Type::tensor_of(dense.dtype, [relation.same_dim("rows", dense_rows, &rows)?, columns.clone()]))
-        },
-        reference: Some(|_, inputs, outputs| {
-            let columns = inputs[0].shape[1];
-            let matrix = Blocks::new(&inputs[1..], columns)?;
-            with_sum!(inputs[0].dtype, A => {
-                let (mut out, values) = (A::load(&inputs[0]), A::load(matrix.data));
-                matrix.for_each(|row, column, position| {
-                    let target = row * columns + column;
-                    out[target] = out[target].plus(values[position]);
-                });
-                A::store(&out, &mut outputs[0]);
+operator! {
+    name: "nn.sparse_add",
+    doc: "Sum of a dense matrix and a sparse one in CSR format.",
+    inputs: &["dense_data", "sparse_data", "sparse_indices", "sparse_indptr"],
+    relation: |relation| {
+        let (dense, rows) = (relation.tensor(0)?, sparse_rows(relation, 1, &[1])?);
+        relation.same_dtype(dense.dtype, relation.tensor(1)?.dtype)?;
+        let [dense_rows, columns] = &dense.dims[..] else {
+            return Err(relation.mismatch(format!("dense_data: expected a matrix, found {}", relation.args[0])));
+        };
+        Ok(Type::tensor_of(dense.dtype, [relation.same_dim("rows", dense_rows, &rows)?, columns.clone()]))
+    },
+    reference: Some(|_, inputs, outputs| {
+        let columns = inputs[0].shape[1];
+        let matrix = Blocks::new(&inputs[1..], columns)?;
+        with_sum!(inputs[0].dtype, A => {
+            let (mut out, values) = (A::load(&inputs[0]), A::load(matrix.data));
+            matrix.for_each(|row, column, position| {
+                let target = row * columns + column;
+                out[target] = out[target].plus(values[position]);
             });
-            Ok(())
-        }),
-        flops: |cost| cost.arg_len(1),
-        properties: Properties::EXACT.ulps(1.0),
-    }
+            A::store(&out, &mut outputs[0]);
+        });
+        Ok(())
+    }),
+    flops: |cost| cost.arg_len(1),
+    properties: Properties::EXACT.ulps(1.0),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.sparse_transpose",
-        doc: "Values, indices and row pointers of a transposed square matrix in CSR format.",
-        arity: Arity::exactly(3),
-        inputs: &["sparse_data", "sparse_indices", "sparse_indptr"],
-        attrs: &[],
-        pattern: OpPattern::OutEWiseFusable,
-        relation: |relation| {
-            sparse_rows(relation, 0, &[1])?;
-            Ok(Type::tuple(relation.args.iter().cloned()))
-        },
-        reference: Some(|_, inputs, outputs| {
-            let rows = inputs[2].shape[0] - 1;
-            let matrix = Blocks::new(inputs, rows)?;
-            let mut entries = Vec::with_capacity(inputs[0].len());
-            matrix.for_each(|row, column, position| entries.push((column, row, position)));
-            entries.sort_by_key(|&(column, ..)| column);
-            let [data, indices, pointers] = outputs else { return Err("expected three results".into()) };
-            let size = inputs[0].dtype.size();
-            for (target, &(_, _, source)) in data.data.chunks_exact_mut(size).zip(&entries) {
-                target.copy_from_slice(&inputs[0].data[source * size..][..size]);
-            }
-            Writer::new(indices).store(entries.iter().map(|&(_, row, _)| row as f64));
-            let count = |column: usize| entries.partition_point(|&(c, ..)| c < column) as f64;
-            Writer::new(pointers).store((0..=rows).map(count));
-            Ok(())
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "nn.sparse_transpose",
+    doc: "Values, indices and row pointers of a transposed square matrix in CSR format.",
+    inputs: &["sparse_data", "sparse_indices", "sparse_indptr"],
+    pattern: OpPattern::OutEWiseFusable,
+    relation: |relation| {
+        sparse_rows(relation, 0, &[1])?;
+        Ok(Type::tuple(relation.args.iter().cloned()))
+    },
+    reference: Some(|_, inputs, outputs| {
+        let rows = inputs[2].shape[0] - 1;
+        let matrix = Blocks::new(inputs, rows)?;
+        let mut entries = Vec::with_capacity(inputs[0].len());
+        matrix.for_each(|row, column, position| entries.push((column, row, position)));
+        entries.sort_by_key(|&(column, ..)| column);
+        let [data, indices, pointers] = outputs else { return Err("expected three results".into()) };
+        let size = inputs[0].dtype.size();
+        for (target, &(_, _, source)) in data.data.chunks_exact_mut(size).zip(&entries) {
+            target.copy_from_slice(&inputs[0].data[source * size..][..size]);
+        }
+        Writer::new(indices).store(entries.iter().map(|&(_, row, _)| row as f64));
+        let count = |column: usize| entries.partition_point(|&(c, ..)| c < column) as f64;
+        Writer::new(pointers).store((0..=rows).map(count));
+        Ok(())
+    }),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "nn.sparse_conv2d",
-        doc: "Convolution with a sparse kernel in BSR format, of stride 1 and padded to the size of the data. The rows of the \
-              kernel are output channels, the columns the elements of a window: all channels of one position after \
-              another in layout NHWC, all positions of one channel after another in layout NCHW.",
-        arity: Arity::exactly(4),
-        inputs: &["dense_data", "sparse_data", "sparse_indices", "sparse_indptr"],
-        attrs: &[
-            AttrDef::new("layout", AttrKind::Str, Default::Str("NHWC"), "NHWC or NCHW"),
-            AttrDef::new("kernel_size", AttrKind::Ints, Default::Ints(&[1, 1]), "[1, 1] or [3, 3]"),
-        ],
-        pattern: OpPattern::OutEWiseFusable,
-        relation: sparse_conv_type,
-        reference: Some(sparse_conv),
-        flops: |cost| {
-            let plane = cost.ret.as_tensor().map_or(1, |t| t.dims.iter().take(3).map(Dim::number).product::<usize>());
-            cost.arg_len(1).saturating_mul(2 * plane as u64)
-        },
-        properties: Properties::EXACT.sum(elements_of::<1>),
-    }
+operator! {
+    name: "nn.sparse_conv2d",
+    doc: "Convolution with a sparse kernel in BSR format, of stride 1 and padded to the size of the data. The rows of the \
+          kernel are output channels, the columns the elements of a window: all channels of one position after \
+          another in layout NHWC, all positions of one channel after another in layout NCHW.",
+    inputs: &["dense_data", "sparse_data", "sparse_indices", "sparse_indptr"],
+    attrs: &[
+        AttrDef::new("layout", AttrKind::Str, Default::Str("NHWC"), "NHWC or NCHW"),
+        AttrDef::new("kernel_size", AttrKind::Ints, Default::Ints(&[1, 1]), "[1, 1] or [3, 3]"),
+    ],
+    pattern: OpPattern::OutEWiseFusable,
+    relation: sparse_conv_type,
+    reference: Some(sparse_conv),
+    flops: |cost| {
+        let plane = cost.ret.as_tensor().map_or(1, |t| t.dims.iter().take(3).map(Dim::number).product::<usize>());
+        cost.arg_len(1).saturating_mul(2 * plane as u64)
+    },
+    properties: Properties::EXACT.sum(elements_of::<1>),
 }
 
 fn sparse_conv_type(relation: &Relation<'_>) -> TypeResult {
@@ -489,11 +433,7 @@ fn sparse_conv_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(data.dtype, dims))
 }
 
-fn sparse_conv(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn sparse_conv(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let layout = params.string("layout");
     let data = CanonicalDims::new(inputs[0].shape, &layout, "NC");
     let out = CanonicalDims::new(outputs[0].shape, &layout, "NC");

@@ -2,10 +2,8 @@
 //! that are substrings are spans of the same bytes.
 
 use super::broadcast::broadcast_dims;
-use super::elementwise::no_flops;
-use super::facts::Properties;
 use super::walk::{broadcast_strides, for_each_index, offset};
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Default, Evaluation, Params, ReferenceError, Relation, TypeResult};
 use crate::cancel::Ticks;
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, TensorType, Type};
@@ -132,7 +130,7 @@ pub fn look_up(
     position: impl Fn(&[u8]) -> Option<i64>,
     is_required: bool,
     out: &mut [i64],
-) -> Result<(), ReferenceError> {
+) -> Evaluation {
     for (i, slot) in out.iter_mut().enumerate() {
         let string = data.bytes(i).map_err(|reason| reason.to_string())?;
         *slot = match position(string) {
@@ -158,59 +156,46 @@ pub fn positions<'a>(keys: Strings<'a>) -> Result<HashMap<&'a [u8], i64>, Refere
     Ok(positions)
 }
 
-inventory::submit! {
-    OpDef {
-        name: "text.lookup",
-        doc: "The position of each string among the keys, the first one if keys are equal, and -1 for strings that are no \
-              key.",
-        arity: Arity::exactly(4),
-        inputs: &["bytes", "spans", "key_bytes", "key_spans"],
-        attrs: &[
-            AttrDef::new("is_required", AttrKind::Bool, Default::Bool(false), "true if a string that is no key is an error"),
-        ],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let keys = spans_type(relation, 2)?;
-            if keys.dims.len() != 1 {
-                return Err(relation.mismatch(format!("keys: expected a vector, found {}", relation.args[3])));
-            }
-            Ok(Type::tensor_of(DType::I64, spans_type(relation, 0)?.dims.iter().cloned()))
-        },
-        reference: Some(|params, inputs, outputs| {
-            let (data, keys) = (strings(inputs, 0)?, strings(inputs, 2)?);
-            let positions = positions(keys)?;
-            let position = |string: &[u8]| positions.get(string).copied();
-            look_up(data, position, params.bool("is_required"), outputs[0].as_mut_slice())
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "text.lookup",
+    doc: "The position of each string among the keys, the first one if keys are equal, and -1 for strings that are no \
+          key.",
+    inputs: &["bytes", "spans", "key_bytes", "key_spans"],
+    attrs: &[
+        AttrDef::new("is_required", AttrKind::Bool, Default::Bool(false), "true if a string that is no key is an error"),
+    ],
+    relation: |relation| {
+        let keys = spans_type(relation, 2)?;
+        if keys.dims.len() != 1 {
+            return Err(relation.mismatch(format!("keys: expected a vector, found {}", relation.args[3])));
+        }
+        Ok(Type::tensor_of(DType::I64, spans_type(relation, 0)?.dims.iter().cloned()))
+    },
+    reference: Some(|params, inputs, outputs| {
+        let (data, keys) = (strings(inputs, 0)?, strings(inputs, 2)?);
+        let positions = positions(keys)?;
+        let position = |string: &[u8]| positions.get(string).copied();
+        look_up(data, position, params.bool("is_required"), outputs[0].as_mut_slice())
+    }),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "text.rank",
-        doc: "The position of each string among the distinct strings in ascending order of their bytes.",
-        arity: Arity::exactly(2),
-        inputs: &["bytes", "spans"],
-        attrs: &[],
-        pattern: OpPattern::Opaque,
-        relation: |relation| Ok(Type::tensor_of(DType::I64, spans_type(relation, 0)?.dims.iter().cloned())),
-        reference: Some(|_, inputs, outputs| {
-            let data = strings(inputs, 0)?;
-            let all = (0..data.len()).map(|i| data.bytes(i)).collect::<Result<Vec<&[u8]>, _>>();
-            let all = all.map_err(|reason| reason.to_string())?;
-            let mut distinct = all.clone();
-            distinct.sort_unstable();
-            distinct.dedup();
-            for (slot, string) in outputs[0].as_mut_slice::<i64>().iter_mut().zip(all) {
-                *slot = distinct.binary_search(&string).unwrap_or_default() as i64;
-            }
-            Ok(())
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "text.rank",
+    doc: "The position of each string among the distinct strings in ascending order of their bytes.",
+    inputs: &["bytes", "spans"],
+    relation: |relation| Ok(Type::tensor_of(DType::I64, spans_type(relation, 0)?.dims.iter().cloned())),
+    reference: Some(|_, inputs, outputs| {
+        let data = strings(inputs, 0)?;
+        let all = (0..data.len()).map(|i| data.bytes(i)).collect::<Result<Vec<&[u8]>, _>>();
+        let all = all.map_err(|reason| reason.to_string())?;
+        let mut distinct = all.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        for (slot, string) in outputs[0].as_mut_slice::<i64>().iter_mut().zip(all) {
+            *slot = distinct.binary_search(&string).unwrap_or_default() as i64;
+        }
+        Ok(())
+    }),
 }
 
 /// Returns the dimensions of two tensors of strings, in arguments 0 and 2, that are broadcast.
@@ -225,31 +210,24 @@ fn for_each_pair(shape: &[usize], a: &[usize], b: &[usize], mut visit: impl FnMu
     for_each_index(shape, |index| visit(offset(index, &strides[0]), offset(index, &strides[1])));
 }
 
-inventory::submit! {
-    OpDef {
-        name: "text.equal",
-        doc: "Whether strings are equal, with broadcasting.",
-        arity: Arity::exactly(4),
-        inputs: &["bytes", "spans", "other_bytes", "other_spans"],
-        attrs: &[],
-        pattern: OpPattern::Opaque,
-        relation: |relation| Ok(Type::tensor_of(DType::Bool, broadcast_strings(relation)?)),
-        reference: Some(|_, inputs, outputs| {
-            let (a, b) = (strings(inputs, 0)?, strings(inputs, 2)?);
-            let (mut position, mut failure) = (0, None);
-            let (shape, out) = (outputs[0].shape, &mut *outputs[0].data);
-            for_each_pair(shape, inputs[1].shape, inputs[3].shape, |i, j| {
-                match (a.bytes(i), b.bytes(j)) {
-                    (Ok(a), Ok(b)) => out[position] = u8::from(a == b),
-                    (Err(reason), _) | (_, Err(reason)) => failure = Some(reason.to_string()),
-                }
-                position += 1;
-            });
-            failure.map_or(Ok(()), Err)
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "text.equal",
+    doc: "Whether strings are equal, with broadcasting.",
+    inputs: &["bytes", "spans", "other_bytes", "other_spans"],
+    relation: |relation| Ok(Type::tensor_of(DType::Bool, broadcast_strings(relation)?)),
+    reference: Some(|_, inputs, outputs| {
+        let (a, b) = (strings(inputs, 0)?, strings(inputs, 2)?);
+        let (mut position, mut failure) = (0, None);
+        let (shape, out) = (outputs[0].shape, &mut *outputs[0].data);
+        for_each_pair(shape, inputs[1].shape, inputs[3].shape, |i, j| {
+            match (a.bytes(i), b.bytes(j)) {
+                (Ok(a), Ok(b)) => out[position] = u8::from(a == b),
+                (Err(reason), _) | (_, Err(reason)) => failure = Some(reason.to_string()),
+            }
+            position += 1;
+        });
+        failure.map_or(Ok(()), Err)
+    }),
 }
 
 /// Writes strings to the bytes and the spans of a result.
@@ -267,7 +245,7 @@ impl<'a> StringWriter<'a> {
     }
 
     /// Writes the next string, which consists of parts.
-    fn push(&mut self, parts: &[&[u8]]) -> Result<(), ReferenceError> {
+    fn push(&mut self, parts: &[&[u8]]) -> Evaluation {
         let start = self.begin;
         for part in parts {
             let target = self.bytes.get_mut(self.begin..self.begin + part.len());
@@ -281,47 +259,40 @@ impl<'a> StringWriter<'a> {
     }
 }
 
-inventory::submit! {
-    OpDef {
-        name: "text.concatenate",
-        doc: "Each string followed by the other one, with broadcasting.",
-        arity: Arity::exactly(4),
-        inputs: &["bytes", "spans", "other_bytes", "other_spans"],
-        attrs: &[],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let dims = broadcast_strings(relation)?;
-            let (Some(a), Some(b)) = (known_strings(relation, 0)?, known_strings(relation, 2)?) else {
-                return Ok(strings_type(Dim::Any, dims));
+operator! {
+    name: "text.concatenate",
+    doc: "Each string followed by the other one, with broadcasting.",
+    inputs: &["bytes", "spans", "other_bytes", "other_spans"],
+    relation: |relation| {
+        let dims = broadcast_strings(relation)?;
+        let (Some(a), Some(b)) = (known_strings(relation, 0)?, known_strings(relation, 2)?) else {
+            return Ok(strings_type(Dim::Any, dims));
+        };
+        let count = dims.iter().try_fold(1usize, |count, dim| count.checked_mul(dim.fixed()?));
+        // Each element is repeated equally often.
+        let size = |strings: Strings<'_>| -> Result<usize, Box<Diagnostic>> {
+            let bytes = strings.byte_count().map_err(|reason| invalid(relation, reason))?;
+            let repeats = count.unwrap_or(0).checked_div(strings.len()).unwrap_or(0);
+            Ok(bytes.saturating_mul(repeats))
+        };
+        Ok(strings_type(byte_dim(relation, size(a)?.saturating_add(size(b)?))?, dims))
+    },
+    reference: Some(|_, inputs, outputs| {
+        let (a, b) = (strings(inputs, 0)?, strings(inputs, 2)?);
+        let shape = outputs[1].shape;
+        let mut writer = StringWriter::new(outputs)?;
+        let mut result = Ok(());
+        for_each_pair(shape, inputs[1].shape, inputs[3].shape, |i, j| {
+            let written = match (a.bytes(i), b.bytes(j)) {
+                (Ok(a), Ok(b)) => writer.push(&[a, b]),
+                (Err(reason), _) | (_, Err(reason)) => Err(reason.to_string()),
             };
-            let count = dims.iter().try_fold(1usize, |count, dim| count.checked_mul(dim.fixed()?));
-            // Each element is repeated equally often.
-            let size = |strings: Strings<'_>| -> Result<usize, Box<Diagnostic>> {
-                let bytes = strings.byte_count().map_err(|reason| invalid(relation, reason))?;
-                let repeats = count.unwrap_or(0).checked_div(strings.len()).unwrap_or(0);
-                Ok(bytes.saturating_mul(repeats))
-            };
-            Ok(strings_type(byte_dim(relation, size(a)?.saturating_add(size(b)?))?, dims))
-        },
-        reference: Some(|_, inputs, outputs| {
-            let (a, b) = (strings(inputs, 0)?, strings(inputs, 2)?);
-            let shape = outputs[1].shape;
-            let mut writer = StringWriter::new(outputs)?;
-            let mut result = Ok(());
-            for_each_pair(shape, inputs[1].shape, inputs[3].shape, |i, j| {
-                let written = match (a.bytes(i), b.bytes(j)) {
-                    (Ok(a), Ok(b)) => writer.push(&[a, b]),
-                    (Err(reason), _) | (_, Err(reason)) => Err(reason.to_string()),
-                };
-                if result.is_ok() {
-                    result = written;
-                }
-            });
-            result
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+            if result.is_ok() {
+                result = written;
+            }
+        });
+        result
+    }),
 }
 
 /// Changes the case of a string. Characters whose other case has several characters, such as ß, stay as they are.
@@ -344,73 +315,61 @@ fn with_case(text: &str, is_upper: bool) -> String {
     text.chars().map(change).collect()
 }
 
-inventory::submit! {
-    OpDef {
-        name: "text.case",
-        doc: "Strings in lower or upper case. A character whose other case has several characters stays as it is.",
-        arity: Arity::exactly(2),
-        inputs: &["bytes", "spans"],
-        attrs: &[AttrDef::new("action", AttrKind::Str, Default::Required, "lower or upper")],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let action = relation.params.string("action");
-            if action != "lower" && action != "upper" {
-                let message = format!("action: expected lower or upper, found \"{action}\"");
-                return Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
+operator! {
+    name: "text.case",
+    doc: "Strings in lower or upper case. A character whose other case has several characters stays as it is.",
+    inputs: &["bytes", "spans"],
+    attrs: &[AttrDef::new("action", AttrKind::Str, Default::Required, "lower or upper")],
+    relation: |relation| {
+        let action = relation.params.string("action");
+        if action != "lower" && action != "upper" {
+            let message = format!("action: expected lower or upper, found \"{action}\"");
+            return Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
+        }
+        let dims = spans_type(relation, 0)?.dims.iter().cloned();
+        let Some(data) = known_strings(relation, 0)? else { return Ok(strings_type(Dim::Any, dims)) };
+        let size = data.iter().try_fold(0usize, |size, text| {
+            let text = text.map_err(|reason| invalid(relation, reason))?;
+            let len = if text.is_ascii() { text.len() } else { with_case(text, action == "upper").len() };
+            Ok::<usize, Box<Diagnostic>>(size.saturating_add(len))
+        })?;
+        Ok(strings_type(byte_dim(relation, size)?, dims))
+    },
+    reference: Some(|params, inputs, outputs| {
+        let is_upper = params.string("action") == "upper";
+        let mut writer = StringWriter::new(outputs)?;
+        let mut ticks = Ticks::every(16);
+        for text in strings(inputs, 0)?.iter() {
+            if ticks.is_requested() {
+                break;
             }
-            let dims = spans_type(relation, 0)?.dims.iter().cloned();
-            let Some(data) = known_strings(relation, 0)? else { return Ok(strings_type(Dim::Any, dims)) };
-            let size = data.iter().try_fold(0usize, |size, text| {
-                let text = text.map_err(|reason| invalid(relation, reason))?;
-                let len = if text.is_ascii() { text.len() } else { with_case(text, action == "upper").len() };
-                Ok::<usize, Box<Diagnostic>>(size.saturating_add(len))
-            })?;
-            Ok(strings_type(byte_dim(relation, size)?, dims))
-        },
-        reference: Some(|params, inputs, outputs| {
-            let is_upper = params.string("action") == "upper";
-            let mut writer = StringWriter::new(outputs)?;
-            let mut ticks = Ticks::every(16);
-            for text in strings(inputs, 0)?.iter() {
-                if ticks.is_requested() {
-                    break;
-                }
-                writer.push(&[with_case(text.map_err(|reason| reason.to_string())?, is_upper).as_bytes()])?;
-            }
-            Ok(())
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+            writer.push(&[with_case(text.map_err(|reason| reason.to_string())?, is_upper).as_bytes()])?;
+        }
+        Ok(())
+    }),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "text.match",
-        doc: "Whether a pattern in the syntax of RE2 matches the whole of each string.",
-        arity: Arity::exactly(2),
-        inputs: &["bytes", "spans"],
-        attrs: &[AttrDef::new("pattern", AttrKind::Str, Default::Required, "pattern in the syntax of RE2")],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let spans = spans_type(relation, 0)?;
-            whole_pattern(&relation.params.string("pattern"))
-                .map_err(|reason| relation.error(codes::types::BAD_ATTRIBUTE, format!("pattern: {reason}")))?;
-            Ok(Type::tensor_of(DType::Bool, spans.dims.iter().cloned()))
-        },
-        reference: Some(|params, inputs, outputs| {
-            match_whole(&whole_pattern(&params.string("pattern"))?, strings(inputs, 0)?, outputs[0].data)
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "text.match",
+    doc: "Whether a pattern in the syntax of RE2 matches the whole of each string.",
+    inputs: &["bytes", "spans"],
+    attrs: &[AttrDef::new("pattern", AttrKind::Str, Default::Required, "pattern in the syntax of RE2")],
+    relation: |relation| {
+        let spans = spans_type(relation, 0)?;
+        whole_pattern(&relation.params.string("pattern"))
+            .map_err(|reason| relation.error(codes::types::BAD_ATTRIBUTE, format!("pattern: {reason}")))?;
+        Ok(Type::tensor_of(DType::Bool, spans.dims.iter().cloned()))
+    },
+    reference: Some(|params, inputs, outputs| {
+        match_whole(&whole_pattern(&params.string("pattern"))?, strings(inputs, 0)?, outputs[0].data)
+    }),
 }
 
 /// Writes to `out` whether the pattern matches each string.
 ///
 /// # Errors
 /// If a string is invalid.
-pub fn match_whole(pattern: &Regex, strings: Strings<'_>, out: &mut [u8]) -> Result<(), ReferenceError> {
+pub fn match_whole(pattern: &Regex, strings: Strings<'_>, out: &mut [u8]) -> Evaluation {
     let mut ticks = Ticks::every(1);
     for (text, slot) in strings.iter().zip(out) {
         if ticks.is_requested() {
@@ -425,39 +384,32 @@ fn kept_count(is_kept: &[u8]) -> usize {
     is_kept.iter().filter(|&&is_kept| is_kept != 0).count()
 }
 
-inventory::submit! {
-    OpDef {
-        name: "text.keep",
-        doc: "The spans of a vector for which is_kept is true; an empty string, the span 0, if there is none.",
-        arity: Arity::exactly(2),
-        inputs: &["spans", "is_kept"],
-        attrs: &[],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let (spans, is_kept) = (relation.tensor(0)?, relation.tensor(1)?);
-            let ([length], [flags]) = (&spans.dims[..], &is_kept.dims[..]) else {
-                let [spans, is_kept] = [&relation.args[0], &relation.args[1]];
-                return Err(relation.mismatch(format!("expected two vectors, found {spans} and {is_kept}")));
-            };
-            if spans.dtype != DType::I64 || is_kept.dtype != DType::Bool {
-                let (spans, is_kept) = (spans.dtype, is_kept.dtype);
-                let message = format!("expected spans of int64 and Booleans, found {spans} and {is_kept}");
-                return Err(relation.mismatch(message));
-            }
-            relation.same_dim("spans and is_kept", length, flags)?;
-            let count = relation.values.get(1).copied().flatten().map(|flags| kept_count(flags.bytes()).max(1));
-            Ok(Type::tensor_of(DType::I64, [count.map_or(Dim::Any, Dim::Fixed)]))
-        },
-        reference: Some(|_, inputs, outputs| {
-            let kept = inputs[0].as_slice::<i64>().iter().zip(inputs[1].data).filter(|(_, is_kept)| **is_kept != 0);
-            let out = outputs[0].as_mut_slice::<i64>();
-            out.fill(0);
-            out.iter_mut().zip(kept).for_each(|(slot, (&span, _))| *slot = span);
-            Ok(())
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "text.keep",
+    doc: "The spans of a vector for which is_kept is true; an empty string, the span 0, if there is none.",
+    inputs: &["spans", "is_kept"],
+    relation: |relation| {
+        let (spans, is_kept) = (relation.tensor(0)?, relation.tensor(1)?);
+        let ([length], [flags]) = (&spans.dims[..], &is_kept.dims[..]) else {
+            let [spans, is_kept] = [&relation.args[0], &relation.args[1]];
+            return Err(relation.mismatch(format!("expected two vectors, found {spans} and {is_kept}")));
+        };
+        if spans.dtype != DType::I64 || is_kept.dtype != DType::Bool {
+            let (spans, is_kept) = (spans.dtype, is_kept.dtype);
+            let message = format!("expected spans of int64 and Booleans, found {spans} and {is_kept}");
+            return Err(relation.mismatch(message));
+        }
+        relation.same_dim("spans and is_kept", length, flags)?;
+        let count = relation.values.get(1).copied().flatten().map(|flags| kept_count(flags.bytes()).max(1));
+        Ok(Type::tensor_of(DType::I64, [count.map_or(Dim::Any, Dim::Fixed)]))
+    },
+    reference: Some(|_, inputs, outputs| {
+        let kept = inputs[0].as_slice::<i64>().iter().zip(inputs[1].data).filter(|(_, is_kept)| **is_kept != 0);
+        let out = outputs[0].as_mut_slice::<i64>();
+        out.fill(0);
+        out.iter_mut().zip(kept).for_each(|(slot, (&span, _))| *slot = span);
+        Ok(())
+    }),
 }
 
 /// Part of a string: the position of its first byte, and the number of its bytes.
@@ -517,44 +469,38 @@ fn parts_dims(spans: &TensorType, width: Dim) -> impl Iterator<Item = Dim> {
     spans.dims.iter().cloned().chain([width])
 }
 
-inventory::submit! {
-    OpDef {
-        name: "text.split",
-        doc: "The parts of each string between delimiters, as spans of the same bytes on another last axis, filled up \
-              with empty strings; and the number of parts. Python's str.split, except that an empty string has no parts.",
-        arity: Arity::exactly(2),
-        inputs: &["bytes", "spans"],
-        attrs: &[
-            AttrDef::new("delimiter", AttrKind::Str, Default::Str(""), "delimiter; runs of white space if empty"),
-            AttrDef::new("maxsplit", AttrKind::Int, Default::None, "number of delimiters before the last part"),
-        ],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let spans = spans_type(relation, 0)?;
-            let counts = Type::tensor_of(DType::I64, spans.dims.iter().cloned());
-            let width = match known_strings(relation, 0)? {
-                Some(data) => {
-                    let parts = split_each(&relation.params, data).map_err(|reason| invalid(relation, reason))?;
-                    Dim::Fixed(parts.iter().map(Vec::len).max().unwrap_or(0))
-                }
-                None => Dim::Any,
-            };
-            Ok(Type::tuple([Type::tensor_of(DType::I64, parts_dims(spans, width)), counts]))
-        },
-        reference: Some(|params, inputs, outputs| {
-            let data = strings(inputs, 0)?;
-            let parts = split_each(&params, data)?;
-            let [spans, counts] = outputs else { return Err("expected two results".into()) };
-            for (slot, parts) in counts.as_mut_slice::<i64>().iter_mut().zip(&parts) {
-                *slot = parts.len() as i64;
+operator! {
+    name: "text.split",
+    doc: "The parts of each string between delimiters, as spans of the same bytes on another last axis, filled up \
+          with empty strings; and the number of parts. Python's str.split, except that an empty string has no parts.",
+    inputs: &["bytes", "spans"],
+    attrs: &[
+        AttrDef::new("delimiter", AttrKind::Str, Default::Str(""), "delimiter; runs of white space if empty"),
+        AttrDef::new("maxsplit", AttrKind::Int, Default::None, "number of delimiters before the last part"),
+    ],
+    relation: |relation| {
+        let spans = spans_type(relation, 0)?;
+        let counts = Type::tensor_of(DType::I64, spans.dims.iter().cloned());
+        let width = match known_strings(relation, 0)? {
+            Some(data) => {
+                let parts = split_each(&relation.params, data).map_err(|reason| invalid(relation, reason))?;
+                Dim::Fixed(parts.iter().map(Vec::len).max().unwrap_or(0))
             }
-            let width = spans.shape.last().copied().unwrap_or(0);
-            write_parts(data, &parts, 0, width, spans.as_mut_slice());
-            Ok(())
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+            None => Dim::Any,
+        };
+        Ok(Type::tuple([Type::tensor_of(DType::I64, parts_dims(spans, width)), counts]))
+    },
+    reference: Some(|params, inputs, outputs| {
+        let data = strings(inputs, 0)?;
+        let parts = split_each(&params, data)?;
+        let [spans, counts] = outputs else { return Err("expected two results".into()) };
+        for (slot, parts) in counts.as_mut_slice::<i64>().iter_mut().zip(&parts) {
+            *slot = parts.len() as i64;
+        }
+        let width = spans.shape.last().copied().unwrap_or(0);
+        write_parts(data, &parts, 0, width, spans.as_mut_slice());
+        Ok(())
+    }),
 }
 
 /// Writes the spans of the parts of each string, `width` of them for each, filled up with `fill`.
@@ -635,94 +581,81 @@ fn token_width(params: &Params<'_>, parts: &[Vec<Part>]) -> usize {
     }
 }
 
-inventory::submit! {
-    OpDef {
-        name: "text.tokenize",
-        doc: "The tokens of each string, as spans of the same bytes on another last axis, filled up with the first span \
-              of `marks`. Tokens are the matches of an expression, or the parts between the matches of separators; the \
-              only separator \"\" separates characters. With `mark`, the second and the third span of `marks` enclose them.",
-        arity: Arity::exactly(5),
-        inputs: &["bytes", "spans", "separator_bytes", "separator_spans", "marks"],
-        attrs: &[
-            AttrDef::new("tokenexp", AttrKind::Str, Default::Str(""), "pattern of tokens, as in RE2; none if empty"),
-            AttrDef::new("min_chars", AttrKind::Int, Default::Int(1), "number of characters that tokens have at least"),
-            AttrDef::new("mark", AttrKind::Bool, Default::Bool(false), "whether to enclose the tokens in marks"),
-        ],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let (spans, _, marks) = (spans_type(relation, 0)?, spans_type(relation, 2)?, relation.tensor(4)?);
-            if marks.dtype != DType::I64 || marks.dims[..] != [Dim::Fixed(3)] {
-                return Err(relation.mismatch(format!("marks: expected three spans, found {}", relation.args[4])));
+operator! {
+    name: "text.tokenize",
+    doc: "The tokens of each string, as spans of the same bytes on another last axis, filled up with the first span \
+          of `marks`. Tokens are the matches of an expression, or the parts between the matches of separators; the \
+          only separator \"\" separates characters. With `mark`, the second and the third span of `marks` enclose them.",
+    inputs: &["bytes", "spans", "separator_bytes", "separator_spans", "marks"],
+    attrs: &[
+        AttrDef::new("tokenexp", AttrKind::Str, Default::Str(""), "pattern of tokens, as in RE2; none if empty"),
+        AttrDef::new("min_chars", AttrKind::Int, Default::Int(1), "number of characters that tokens have at least"),
+        AttrDef::new("mark", AttrKind::Bool, Default::Bool(false), "whether to enclose the tokens in marks"),
+    ],
+    relation: |relation| {
+        let (spans, _, marks) = (spans_type(relation, 0)?, spans_type(relation, 2)?, relation.tensor(4)?);
+        if marks.dtype != DType::I64 || marks.dims[..] != [Dim::Fixed(3)] {
+            return Err(relation.mismatch(format!("marks: expected three spans, found {}", relation.args[4])));
+        }
+        let separators = known_strings(relation, 2)?;
+        if let Some(separators) = separators {
+            Tokens::new(&relation.params, separators)
+                .map_err(|reason| relation.error(codes::types::BAD_ATTRIBUTE, reason))?;
+        }
+        let width = match (known_strings(relation, 0)?, separators) {
+            (Some(data), Some(separators)) => {
+                let parts = tokenize_each(&relation.params, data, separators);
+                let parts = parts.map_err(|reason| invalid(relation, reason))?;
+                Dim::Fixed(token_width(&relation.params, &parts))
             }
-            let separators = known_strings(relation, 2)?;
-            if let Some(separators) = separators {
-                Tokens::new(&relation.params, separators)
-                    .map_err(|reason| relation.error(codes::types::BAD_ATTRIBUTE, reason))?;
-            }
-            let width = match (known_strings(relation, 0)?, separators) {
-                (Some(data), Some(separators)) => {
-                    let parts = tokenize_each(&relation.params, data, separators);
-                    let parts = parts.map_err(|reason| invalid(relation, reason))?;
-                    Dim::Fixed(token_width(&relation.params, &parts))
-                }
-                _ => Dim::Any,
-            };
-            Ok(Type::tensor_of(DType::I64, parts_dims(spans, width)))
-        },
-        reference: Some(|params, inputs, outputs| {
-            let (data, separators) = (strings(inputs, 0)?, strings(inputs, 2)?);
-            let parts = tokenize_each(&params, data, separators)?;
-            let width = outputs[0].shape.last().copied().unwrap_or(0);
-            let &[fill, first, last] = inputs[4].as_slice::<i64>() else { return Err("expected three marks".into()) };
-            let out = outputs[0].as_mut_slice::<i64>();
-            if !params.bool("mark") {
-                write_parts(data, &parts, fill, width, out);
-                return Ok(());
-            }
-            for (i, (row, parts)) in out.chunks_mut(width.max(1)).zip(&parts).enumerate() {
-                row.fill(fill);
-                let spans = parts.iter().map(|&part| part_span(data.begin(i), part));
-                let marked = std::iter::once(first).chain(spans).chain([last]);
-                row.iter_mut().zip(marked).for_each(|(slot, span)| *slot = span);
-            }
-            Ok(())
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+            _ => Dim::Any,
+        };
+        Ok(Type::tensor_of(DType::I64, parts_dims(spans, width)))
+    },
+    reference: Some(|params, inputs, outputs| {
+        let (data, separators) = (strings(inputs, 0)?, strings(inputs, 2)?);
+        let parts = tokenize_each(&params, data, separators)?;
+        let width = outputs[0].shape.last().copied().unwrap_or(0);
+        let &[fill, first, last] = inputs[4].as_slice::<i64>() else { return Err("expected three marks".into()) };
+        let out = outputs[0].as_mut_slice::<i64>();
+        if !params.bool("mark") {
+            write_parts(data, &parts, fill, width, out);
+            return Ok(());
+        }
+        for (i, (row, parts)) in out.chunks_mut(width.max(1)).zip(&parts).enumerate() {
+            row.fill(fill);
+            let spans = parts.iter().map(|&part| part_span(data.begin(i), part));
+            let marked = std::iter::once(first).chain(spans).chain([last]);
+            row.iter_mut().zip(marked).for_each(|(slot, span)| *slot = span);
+        }
+        Ok(())
+    }),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "text.from_numbers",
-        doc: "Numbers in decimal: floats with 8 digits, as C's %g prints them, NaN, INF and -INF; Booleans as 0 and 1.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let data = relation.tensor(0)?;
-            let bytes = match Dim::product(&data.dims) {
-                Some(Dim::Fixed(count)) => byte_dim(relation, count.saturating_mul(NUMBER_WIDTH))?,
-                _ => Dim::Any,
-            };
-            Ok(strings_type(bytes, data.dims.iter().cloned()))
-        },
-        reference: Some(|_, inputs, outputs| {
-            let data = &inputs[0];
-            let mut writer = StringWriter::new(outputs)?;
-            if data.dtype.is_float() || data.dtype.is_small_float() {
-                return data.f64s().try_for_each(|value| writer.push(&[float_text(value).as_bytes()]));
-            }
-            if data.dtype == DType::U64 {
-                return data.as_slice::<u64>().iter().try_for_each(|value| writer.push(&[value.to_string().as_bytes()]));
-            }
-            let values = data.to_i64s().unwrap_or_default();
-            values.into_iter().try_for_each(|value| writer.push(&[value.to_string().as_bytes()]))
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "text.from_numbers",
+    doc: "Numbers in decimal: floats with 8 digits, as C's %g prints them, NaN, INF and -INF; Booleans as 0 and 1.",
+    inputs: &["data"],
+    relation: |relation| {
+        let data = relation.tensor(0)?;
+        let bytes = match Dim::product(&data.dims) {
+            Some(Dim::Fixed(count)) => byte_dim(relation, count.saturating_mul(NUMBER_WIDTH))?,
+            _ => Dim::Any,
+        };
+        Ok(strings_type(bytes, data.dims.iter().cloned()))
+    },
+    reference: Some(|_, inputs, outputs| {
+        let data = &inputs[0];
+        let mut writer = StringWriter::new(outputs)?;
+        if data.dtype.is_float() || data.dtype.is_small_float() {
+            return data.f64s().try_for_each(|value| writer.push(&[float_text(value).as_bytes()]));
+        }
+        if data.dtype == DType::U64 {
+            return data.as_slice::<u64>().iter().try_for_each(|value| writer.push(&[value.to_string().as_bytes()]));
+        }
+        let values = data.to_i64s().unwrap_or_default();
+        values.into_iter().try_for_each(|value| writer.push(&[value.to_string().as_bytes()]))
+    }),
 }
 
 /// Formats a number as C's `%.8g` does.
@@ -817,48 +750,42 @@ fn parse_int(text: &str) -> Option<i128> {
     text[..sign_len + digits].parse().ok().filter(|_| (1..=38).contains(&digits))
 }
 
-inventory::submit! {
-    OpDef {
-        name: "text.to_numbers",
-        doc: "The number at the beginning of each string, in decimal. Integers of 64 bits are cast to narrower types.",
-        arity: Arity::exactly(2),
-        inputs: &["bytes", "spans"],
-        attrs: &[AttrDef::new("dtype", AttrKind::DType, Default::Required, "element type of the result")],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let spans = spans_type(relation, 0)?;
-            let dtype = relation.params.dtype("dtype").filter(|dtype| dtype.bits() >= 8);
-            let message = "dtype: expected a type of at least 8 bits";
-            let dtype = dtype.ok_or_else(|| relation.error(codes::types::BAD_ATTRIBUTE, message))?;
-            Ok(Type::tensor_of(dtype, spans.dims.iter().cloned()))
-        },
-        reference: Some(|_, inputs, outputs| {
-            let data = strings(inputs, 0)?;
-            let dtype = outputs[0].dtype;
-            for (i, text) in data.iter().enumerate() {
-                let text = text.map_err(|reason| reason.to_string())?;
-                let error = || {
-                    let found = crate::escape::line(text);
-                    format!("element {i}: expected a number of type {dtype}, found \"{found}\"")
-                };
-                if dtype.is_float() || dtype.is_small_float() {
-                    write_number(&mut outputs[0], i, parse_float(text).ok_or_else(error)?);
-                    continue;
-                }
-                let range = match dtype {
-                    DType::U8 | DType::U16 | DType::U32 | DType::U64 => -i128::from(u64::MAX)..=i128::from(u64::MAX),
-                    _ => i128::from(i64::MIN)..=i128::from(i64::MAX),
-                };
-                let value = parse_int(text).filter(|value| range.contains(value)).ok_or_else(error)?;
-                let size = dtype.size();
-                let value = if dtype == DType::Bool { i128::from(value != 0) } else { value };
-                outputs[0].data[i * size..(i + 1) * size].copy_from_slice(&value.to_le_bytes()[..size]);
+operator! {
+    name: "text.to_numbers",
+    doc: "The number at the beginning of each string, in decimal. Integers of 64 bits are cast to narrower types.",
+    inputs: &["bytes", "spans"],
+    attrs: &[AttrDef::new("dtype", AttrKind::DType, Default::Required, "element type of the result")],
+    relation: |relation| {
+        let spans = spans_type(relation, 0)?;
+        let dtype = relation.params.dtype("dtype").filter(|dtype| dtype.bits() >= 8);
+        let message = "dtype: expected a type of at least 8 bits";
+        let dtype = dtype.ok_or_else(|| relation.error(codes::types::BAD_ATTRIBUTE, message))?;
+        Ok(Type::tensor_of(dtype, spans.dims.iter().cloned()))
+    },
+    reference: Some(|_, inputs, outputs| {
+        let data = strings(inputs, 0)?;
+        let dtype = outputs[0].dtype;
+        for (i, text) in data.iter().enumerate() {
+            let text = text.map_err(|reason| reason.to_string())?;
+            let error = || {
+                let found = crate::escape::line(text);
+                format!("element {i}: expected a number of type {dtype}, found \"{found}\"")
+            };
+            if dtype.is_float() || dtype.is_small_float() {
+                write_number(&mut outputs[0], i, parse_float(text).ok_or_else(error)?);
+                continue;
             }
-            Ok(())
-        }),
-        flops: no_flops,
-        properties: Properties::EXACT,
-    }
+            let range = match dtype {
+                DType::U8 | DType::U16 | DType::U32 | DType::U64 => -i128::from(u64::MAX)..=i128::from(u64::MAX),
+                _ => i128::from(i64::MIN)..=i128::from(i64::MAX),
+            };
+            let value = parse_int(text).filter(|value| range.contains(value)).ok_or_else(error)?;
+            let size = dtype.size();
+            let value = if dtype == DType::Bool { i128::from(value != 0) } else { value };
+            outputs[0].data[i * size..(i + 1) * size].copy_from_slice(&value.to_le_bytes()[..size]);
+        }
+        Ok(())
+    }),
 }
 
 fn write_number(out: &mut TensorViewMut<'_>, i: usize, value: f64) {
@@ -922,51 +849,46 @@ impl Grams {
 /// Maximum number of items that an n-gram may skip.
 const MAX_SKIPS: i64 = 1 << 16;
 
-inventory::submit! {
-    OpDef {
-        name: "text.ngrams",
-        doc: "The number of occurrences of each n-gram of a vocabulary in each row of items, ONNX's TfIdfVectorizer. \
-              The pool has the n-grams of one item, then those of two, and so on.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "pool"],
-        attrs: &[
-            AttrDef::new("counts", AttrKind::Ints, Default::Required, "position in the pool of each length's first n-gram"),
-            AttrDef::new("columns", AttrKind::Ints, Default::Required, "column of each n-gram in the result"),
-            AttrDef::new("weights", AttrKind::Floats, Default::Floats(&[]), "weight of each n-gram; 1 if empty"),
-            AttrDef::new("mode", AttrKind::Str, Default::Str("TF"), "TF: counts; IDF: weights of n-grams that occur; TFIDF: both"),
-            AttrDef::new("min_length", AttrKind::Int, Default::Int(1), "number of items of the shortest n-grams"),
-            AttrDef::new("max_length", AttrKind::Int, Default::Int(1), "number of items of the longest n-grams"),
-            AttrDef::new("max_skips", AttrKind::Int, Default::Int(0), "number of items skipped at most between two items"),
-        ],
-        pattern: OpPattern::Opaque,
-        relation: ngrams_type,
-        reference: Some(|params, inputs, outputs| {
-            let grams = Grams::new(&params, inputs[1].as_slice())?;
-            let mode = params.string("mode");
-            let (items, width) = (inputs[0].as_slice::<i64>(), outputs[0].shape.last().copied().unwrap_or(0));
-            let row_length = inputs[0].shape.last().copied().unwrap_or(0);
-            let mut weights = vec![0f32; width];
-            grams.columns.values().for_each(|&(column, weight)| weights[column] = weight as f32);
-            let mut ticks = Ticks::every(1);
-            for (i, row) in outputs[0].as_mut_slice::<f32>().chunks_mut(width.max(1)).enumerate() {
-                if ticks.is_requested() {
-                    return Ok(());
-                }
-                row.fill(0.0);
-                grams.count(&items[i * row_length..][..row_length], params.int("max_skips") as usize, row);
-                for (count, weight) in row.iter_mut().zip(&weights) {
-                    match &*mode {
-                        "IDF" => *count = if *count > 0.0 { *weight } else { 0.0 },
-                        "TFIDF" => *count *= weight,
-                        _ => {}
-                    }
+operator! {
+    name: "text.ngrams",
+    doc: "The number of occurrences of each n-gram of a vocabulary in each row of items, ONNX's TfIdfVectorizer. \
+          The pool has the n-grams of one item, then those of two, and so on.",
+    inputs: &["data", "pool"],
+    attrs: &[
+        AttrDef::new("counts", AttrKind::Ints, Default::Required, "position in the pool of each length's first n-gram"),
+        AttrDef::new("columns", AttrKind::Ints, Default::Required, "column of each n-gram in the result"),
+        AttrDef::new("weights", AttrKind::Floats, Default::Floats(&[]), "weight of each n-gram; 1 if empty"),
+        AttrDef::new("mode", AttrKind::Str, Default::Str("TF"), "TF: counts; IDF: weights of n-grams that occur; TFIDF: both"),
+        AttrDef::new("min_length", AttrKind::Int, Default::Int(1), "number of items of the shortest n-grams"),
+        AttrDef::new("max_length", AttrKind::Int, Default::Int(1), "number of items of the longest n-grams"),
+        AttrDef::new("max_skips", AttrKind::Int, Default::Int(0), "number of items skipped at most between two items"),
+    ],
+    relation: ngrams_type,
+    reference: Some(|params, inputs, outputs| {
+        let grams = Grams::new(&params, inputs[1].as_slice())?;
+        let mode = params.string("mode");
+        let (items, width) = (inputs[0].as_slice::<i64>(), outputs[0].shape.last().copied().unwrap_or(0));
+        let row_length = inputs[0].shape.last().copied().unwrap_or(0);
+        let mut weights = vec![0f32; width];
+        grams.columns.values().for_each(|&(column, weight)| weights[column] = weight as f32);
+        let mut ticks = Ticks::every(1);
+        for (i, row) in outputs[0].as_mut_slice::<f32>().chunks_mut(width.max(1)).enumerate() {
+            if ticks.is_requested() {
+                return Ok(());
+            }
+            row.fill(0.0);
+            grams.count(&items[i * row_length..][..row_length], params.int("max_skips") as usize, row);
+            for (count, weight) in row.iter_mut().zip(&weights) {
+                match &*mode {
+                    "IDF" => *count = if *count > 0.0 { *weight } else { 0.0 },
+                    "TFIDF" => *count *= weight,
+                    _ => {}
                 }
             }
-            Ok(())
-        }),
-        flops: |cost| cost.arg_len(0),
-        properties: Properties::EXACT,
-    }
+        }
+        Ok(())
+    }),
+    flops: |cost| cost.arg_len(0),
 }
 
 fn ngrams_type(relation: &Relation<'_>) -> TypeResult {

@@ -1,7 +1,7 @@
 //! Ensembles of decision trees.
 
 use super::scalar::{Reader, Writer};
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Default, Evaluation, Params, Relation, TypeResult};
 use crate::cancel::Ticks;
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
@@ -70,27 +70,23 @@ impl Aggregate {
     }
 }
 
-inventory::submit! {
-    OpDef {
-        name: "ml.tree_ensemble",
-        doc: "Scores (rows, targets) of the rows of data by decision trees. A node (feature, mode, first, second) compares a \
-              feature of the row with its value, and continues with its first child if the comparison holds, otherwise with \
-              the second one; a child or root c < 0 is the leaf -1 - c, whose weights contribute to the scores. Modes 0 to 5 \
-              are <=, <, >=, >, ==, !=; 8 is added if NaN continues with the first child.",
-        arity: Arity::exactly(5),
-        inputs: &["data", "nodes", "values", "roots", "weights"],
-        attrs: &[AttrDef::new(
-            "aggregate",
-            AttrKind::Str,
-            Default::Str("sum"),
-            "sum, min or max of the weights of all trees",
-        )],
-        pattern: OpPattern::Opaque,
-        relation: tree_ensemble_type,
-        reference: Some(tree_ensemble),
-        flops: |cost| cost.ret_len().saturating_mul(cost.arg_len(3)),
-        properties: Properties::EXACT.sum(trees),
-    }
+operator! {
+    name: "ml.tree_ensemble",
+    doc: "Scores (rows, targets) of the rows of data by decision trees. A node (feature, mode, first, second) compares a \
+          feature of the row with its value, and continues with its first child if the comparison holds, otherwise with \
+          the second one; a child or root c < 0 is the leaf -1 - c, whose weights contribute to the scores. Modes 0 to 5 \
+          are <=, <, >=, >, ==, !=; 8 is added if NaN continues with the first child.",
+    inputs: &["data", "nodes", "values", "roots", "weights"],
+    attrs: &[AttrDef::new(
+        "aggregate",
+        AttrKind::Str,
+        Default::Str("sum"),
+        "sum, min or max of the weights of all trees",
+    )],
+    relation: tree_ensemble_type,
+    reference: Some(tree_ensemble),
+    flops: |cost| cost.ret_len().saturating_mul(cost.arg_len(3)),
+    properties: Properties::EXACT.sum(trees),
 }
 
 fn trees(_: &Params<'_>, shapes: &[&[usize]], _: &[usize]) -> usize {
@@ -123,11 +119,7 @@ fn tree_ensemble_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(data.dtype, [rows.clone(), targets.clone()]))
 }
 
-fn tree_ensemble(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn tree_ensemble(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let [data, nodes, values, roots, weights] = [0, 1, 2, 3, 4].map(|i| Reader::new(&inputs[i]));
     let (features, node_count) = (inputs[0].shape[1], inputs[1].shape[0]);
     let [leaves, targets] = [inputs[4].shape[0], inputs[4].shape[1]];

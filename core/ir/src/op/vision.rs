@@ -2,7 +2,7 @@
 //! box is (left, top, right, bottom). Entries without a box are filled with -1.
 
 use super::scalar::Writer;
-use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{Arity, AttrDef, AttrKind, Cost, Default, Evaluation, Params, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, TensorType, Type};
 use crate::op::facts::{Properties, reduced_elements};
@@ -74,29 +74,25 @@ fn flops_per_result_element(cost: &Cost<'_>) -> u64 {
     cost.ret_len()
 }
 
-inventory::submit! {
-    OpDef {
-        name: "vision.multibox_prior",
-        doc: "Default boxes around every position of a feature map (n, c, h, w): (1, h * w * (sizes + ratios - 1), 4). \
-              At row i and column j the center is ((j + offsets[1]) * step_x, (i + offsets[0]) * step_y), relative to \
-              the image; one box for every size with ratio 1, then one for sizes[0] with every further ratio r: half \
-              width size * h / w * sqrt(r) / 2, half height size / sqrt(r) / 2.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[
-            AttrDef::new("sizes", AttrKind::Floats, Default::Floats(&[1.0]), "heights of boxes relative to the image"),
-            AttrDef::new("ratios", AttrKind::Floats, Default::Floats(&[1.0]), "ratios of width to height"),
-            AttrDef::new("steps", AttrKind::Floats, Default::Floats(&[-1.0, -1.0]),
-                "distance between centers, y and x; 1 / h and 1 / w if not positive"),
-            AttrDef::new("offsets", AttrKind::Floats, Default::Floats(&[0.5, 0.5]), "position of the first center in steps, y and x"),
-            AttrDef::new("clip", AttrKind::Bool, Default::Bool(false), "true if boxes are clipped to the image"),
-        ],
-        pattern: OpPattern::Opaque,
-        relation: prior_relation,
-        reference: Some(prior_reference),
-        flops: flops_per_result_element,
-        properties: Properties::EXACT.stable(reduced_elements),
-    }
+operator! {
+    name: "vision.multibox_prior",
+    doc: "Default boxes around every position of a feature map (n, c, h, w): (1, h * w * (sizes + ratios - 1), 4). \
+          At row i and column j the center is ((j + offsets[1]) * step_x, (i + offsets[0]) * step_y), relative to \
+          the image; one box for every size with ratio 1, then one for sizes[0] with every further ratio r: half \
+          width size * h / w * sqrt(r) / 2, half height size / sqrt(r) / 2.",
+    inputs: &["data"],
+    attrs: &[
+        AttrDef::new("sizes", AttrKind::Floats, Default::Floats(&[1.0]), "heights of boxes relative to the image"),
+        AttrDef::new("ratios", AttrKind::Floats, Default::Floats(&[1.0]), "ratios of width to height"),
+        AttrDef::new("steps", AttrKind::Floats, Default::Floats(&[-1.0, -1.0]),
+            "distance between centers, y and x; 1 / h and 1 / w if not positive"),
+        AttrDef::new("offsets", AttrKind::Floats, Default::Floats(&[0.5, 0.5]), "position of the first center in steps, y and x"),
+        AttrDef::new("clip", AttrKind::Bool, Default::Bool(false), "true if boxes are clipped to the image"),
+    ],
+    relation: prior_relation,
+    reference: Some(prior_reference),
+    flops: flops_per_result_element,
+    properties: Properties::EXACT.stable(reduced_elements),
 }
 
 fn prior_relation(relation: &Relation<'_>) -> TypeResult {
@@ -120,11 +116,7 @@ fn prior_relation(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(DType::F32, [Dim::Fixed(1), boxes, Dim::Fixed(4)]))
 }
 
-fn prior_reference(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn prior_reference(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let (rows, columns) = (inputs[0].shape[2], inputs[0].shape[3]);
     let (sizes, ratios) = (params.floats("sizes"), params.floats("ratios"));
     let (steps, offsets) = (params.floats("steps"), params.floats("offsets"));
@@ -153,30 +145,26 @@ fn prior_reference(
     Ok(())
 }
 
-inventory::submit! {
-    OpDef {
-        name: "vision.multibox_transform_loc",
-        doc: "Boxes from the predictions of a single-shot detector (Liu et al., SSD, 2016, section 2.2): cls_prob (n, \
-              classes, anchors), loc_pred (n, anchors * 4), anchor (1, anchors, 4). Result 0 begins, for each image, \
-              with the boxes whose most probable class other than the background (class 0) reaches the threshold: (n, \
-              anchors, 6) of class - 1, probability, left, top, right, bottom. Result 1 is the number of these boxes \
-              per image: (n), int32. With anchor center (x, y) and size (w, h), prediction (px, py, pw, ph) and \
-              variances v: center (px * v0 * w + x, py * v1 * h + y), size (exp(pw * v2) * w, exp(ph * v3) * h).",
-        arity: Arity::exactly(3),
-        inputs: &["cls_prob", "loc_pred", "anchor"],
-        attrs: &[
-            AttrDef::new("clip", AttrKind::Bool, Default::Bool(true), "true if boxes are clipped to the image"),
-            AttrDef::new("threshold", AttrKind::Float, Default::Float(0.01), "minimum probability of a box"),
-            AttrDef::new("variances", AttrKind::Floats, Default::Floats(&[0.1, 0.1, 0.2, 0.2]), "factors of the predictions"),
-            AttrDef::new("keep_background", AttrKind::Bool, Default::Bool(false),
-                "true if class 0 is not the background; classes then keep their numbers"),
-        ],
-        pattern: OpPattern::Opaque,
-        relation: transform_relation,
-        reference: Some(transform_reference),
-        flops: |cost| cost.arg_len(0).saturating_add(cost.arg_len(1).saturating_mul(4)),
-        properties: Properties::EXACT.stable(reduced_elements),
-    }
+operator! {
+    name: "vision.multibox_transform_loc",
+    doc: "Boxes from the predictions of a single-shot detector (Liu et al., SSD, 2016, section 2.2): cls_prob (n, \
+          classes, anchors), loc_pred (n, anchors * 4), anchor (1, anchors, 4). Result 0 begins, for each image, \
+          with the boxes whose most probable class other than the background (class 0) reaches the threshold: (n, \
+          anchors, 6) of class - 1, probability, left, top, right, bottom. Result 1 is the number of these boxes \
+          per image: (n), int32. With anchor center (x, y) and size (w, h), prediction (px, py, pw, ph) and \
+          variances v: center (px * v0 * w + x, py * v1 * h + y), size (exp(pw * v2) * w, exp(ph * v3) * h).",
+    inputs: &["cls_prob", "loc_pred", "anchor"],
+    attrs: &[
+        AttrDef::new("clip", AttrKind::Bool, Default::Bool(true), "true if boxes are clipped to the image"),
+        AttrDef::new("threshold", AttrKind::Float, Default::Float(0.01), "minimum probability of a box"),
+        AttrDef::new("variances", AttrKind::Floats, Default::Floats(&[0.1, 0.1, 0.2, 0.2]), "factors of the predictions"),
+        AttrDef::new("keep_background", AttrKind::Bool, Default::Bool(false),
+            "true if class 0 is not the background; classes then keep their numbers"),
+    ],
+    relation: transform_relation,
+    reference: Some(transform_reference),
+    flops: |cost| cost.arg_len(0).saturating_add(cost.arg_len(1).saturating_mul(4)),
+    properties: Properties::EXACT.stable(reduced_elements),
 }
 
 fn transform_relation(relation: &Relation<'_>) -> TypeResult {
@@ -196,11 +184,7 @@ fn transform_relation(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tuple([boxes, Type::tensor_of(DType::I32, [batch])]))
 }
 
-fn transform_reference(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn transform_reference(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let [batch, classes, anchors] = [0, 1, 2].map(|axis| inputs[0].shape[axis]);
     let (probability, prediction, anchor) = (inputs[0].to_f64s(), inputs[1].to_f64s(), inputs[2].to_f64s());
     let (threshold, variances) = (params.float("threshold"), params.floats("variances"));
@@ -245,25 +229,21 @@ const ID_INDEX: AttrDef =
     AttrDef::new("id_index", AttrKind::Int, Default::Int(0), "index of the class in a box; -1 if boxes have no class");
 const SCORE_INDEX: AttrDef = AttrDef::new("score_index", AttrKind::Int, Default::Int(1), "index of the score in a box");
 
-inventory::submit! {
-    OpDef {
-        name: "vision.get_valid_counts",
-        doc: "Moves the boxes (n, boxes, elements) with a score above the threshold and a non-negative class to the \
-              front, in order. The results are their number (n), int32; the boxes; and the previous index of \
-              each box (n, boxes), int32. The threshold is the scalar argument 1 or, without it, the attribute.",
-        arity: Arity { min: 1, max: 2 },
-        inputs: &["data", "score_threshold"],
-        attrs: &[
-            AttrDef::new("score_threshold", AttrKind::Float, Default::Float(0.0), "score that a box must exceed"),
-            ID_INDEX,
-            SCORE_INDEX,
-        ],
-        pattern: OpPattern::Opaque,
-        relation: valid_relation,
-        reference: Some(valid_reference),
-        flops: |cost| cost.arg_len(0),
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "vision.get_valid_counts",
+    doc: "Moves the boxes (n, boxes, elements) with a score above the threshold and a non-negative class to the \
+          front, in order. The results are their number (n), int32; the boxes; and the previous index of \
+          each box (n, boxes), int32. The threshold is the scalar argument 1 or, without it, the attribute.",
+    arity: Arity { min: 1, max: 2 },
+    inputs: &["data", "score_threshold"],
+    attrs: &[
+        AttrDef::new("score_threshold", AttrKind::Float, Default::Float(0.0), "score that a box must exceed"),
+        ID_INDEX,
+        SCORE_INDEX,
+    ],
+    relation: valid_relation,
+    reference: Some(valid_reference),
+    flops: |cost| cost.arg_len(0),
 }
 
 fn valid_relation(relation: &Relation<'_>) -> TypeResult {
@@ -281,11 +261,7 @@ fn valid_relation(relation: &Relation<'_>) -> TypeResult {
     ]))
 }
 
-fn valid_reference(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn valid_reference(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let [batch, boxes, elements] = [0, 1, 2].map(|axis| inputs[0].shape[axis]);
     let data = inputs[0].to_f64s();
     let threshold = match inputs.get(1) {
@@ -313,32 +289,27 @@ fn valid_reference(
     Ok(())
 }
 
-inventory::submit! {
-    OpDef {
-        name: "vision.non_max_suppression",
-        doc: "Suppresses overlapping boxes among the first valid_count[n] of (n, boxes, elements). In descending order \
-              of score, a box is dropped if its intersection over union with a box kept earlier, of the same class or \
-              (force_suppress) of any class, is at least iou_threshold; boxes with a score of 0 or less are not \
-              compared. Once max_output_size boxes are kept (if not negative), the rest is dropped. A threshold of 0 \
-              or less keeps all boxes in place. The results are the entries of `indices` for the kept boxes, moved to \
-              the front, (n, boxes), int32, and their number (n, 1), int32; without return_indices, the boxes.",
-        arity: Arity::exactly(5),
-        inputs: &["data", "valid_count", "indices", "max_output_size", "iou_threshold"],
-        attrs: &[
-            AttrDef::new("force_suppress", AttrKind::Bool, Default::Bool(false), "true to compare boxes of all classes"),
-            AttrDef::new("top_k", AttrKind::Int, Default::Int(-1), "number of boxes considered; all if not positive"),
-            AttrDef::new("coord_start", AttrKind::Int, Default::Int(2), "index of the left side in a box"),
-            SCORE_INDEX,
-            ID_INDEX,
-            AttrDef::new("return_indices", AttrKind::Bool, Default::Bool(true), "true to return indices instead of boxes"),
-            AttrDef::new("invalid_to_bottom", AttrKind::Bool, Default::Bool(false), "true if kept boxes are moved to the front"),
-        ],
-        pattern: OpPattern::Opaque,
-        relation: suppression_relation,
-        reference: Some(suppression_reference),
-        flops: |cost| cost.arg_len(2).saturating_mul(cost.arg_len(2)),
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "vision.non_max_suppression",
+    doc: "Suppresses overlapping boxes among the first valid_count[n] of (n, boxes, elements). In descending order \
+          of score, a box is dropped if its intersection over union with a box kept earlier, of the same class or \
+          (force_suppress) of any class, is at least iou_threshold; boxes with a score of 0 or less are not \
+          compared. Once max_output_size boxes are kept (if not negative), the rest is dropped. A threshold of 0 \
+          or less keeps all boxes in place. The results are the entries of `indices` for the kept boxes, moved to \
+          the front, (n, boxes), int32, and their number (n, 1), int32; without return_indices, the boxes.",
+    inputs: &["data", "valid_count", "indices", "max_output_size", "iou_threshold"],
+    attrs: &[
+        AttrDef::new("force_suppress", AttrKind::Bool, Default::Bool(false), "true to compare boxes of all classes"),
+        AttrDef::new("top_k", AttrKind::Int, Default::Int(-1), "number of boxes considered; all if not positive"),
+        AttrDef::new("coord_start", AttrKind::Int, Default::Int(2), "index of the left side in a box"),
+        SCORE_INDEX,
+        ID_INDEX,
+        AttrDef::new("return_indices", AttrKind::Bool, Default::Bool(true), "true to return indices instead of boxes"),
+        AttrDef::new("invalid_to_bottom", AttrKind::Bool, Default::Bool(false), "true if kept boxes are moved to the front"),
+    ],
+    relation: suppression_relation,
+    reference: Some(suppression_reference),
+    flops: |cost| cost.arg_len(2).saturating_mul(cost.arg_len(2)),
 }
 
 fn suppression_relation(relation: &Relation<'_>) -> TypeResult {
@@ -381,7 +352,7 @@ fn suppression_reference(
     params: Params<'_>,
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+) -> Evaluation {
     let [batch, boxes, elements] = [0, 1, 2].map(|axis| inputs[0].shape[axis]);
     let data = inputs[0].to_f64s();
     let integers = |i: usize| {

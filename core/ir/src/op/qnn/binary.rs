@@ -6,10 +6,9 @@ use super::params::{
     zero_points,
 };
 use super::quantize::{difference, integers};
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{Arity, AttrDef, AttrKind, Default, Evaluation, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::ir::Type;
 use crate::op::broadcast::{broadcast_dims, for_each_pair};
-use crate::op::facts::Properties;
 use crate::op::scalar::Writer;
 use crate::tensor::{TensorView, TensorViewMut};
 
@@ -23,19 +22,16 @@ const ATTRS: &[AttrDef] = &[
 
 macro_rules! binary {
     ($($name:literal $doc:literal $reference:expr;)*) => {$(
-        inventory::submit! {
-            OpDef {
-                name: $name,
-                doc: $doc,
-                arity: Arity::exactly(8),
-                inputs: INPUTS,
-                attrs: ATTRS,
-                pattern: OpPattern::Broadcast,
-                relation,
-                reference: Some($reference),
-                flops: |cost| 10 * cost.ret_len(),
-                properties: Properties::EXACT,
-            }
+        operator! {
+            name: $name,
+            doc: $doc,
+            arity: Arity::exactly(8),
+            inputs: INPUTS,
+            attrs: ATTRS,
+            pattern: OpPattern::Broadcast,
+            relation,
+            reference: Some($reference),
+            flops: |cost| 10 * cost.ret_len(),
         }
     )*};
 }
@@ -93,23 +89,14 @@ fn requantized(
     Ok(integers(view).into_iter().enumerate().map(requantize).collect())
 }
 
-fn sum(
-    params: &Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-    sign: i64,
-) -> Result<(), ReferenceError> {
+fn sum(params: &Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], sign: i64) -> Evaluation {
     let lhs = requantized(params, inputs, 0, "lhs_axis")?;
     let rhs = requantized(params, inputs, 1, "rhs_axis")?;
     let zero = i64::from(zero_points(&inputs[7])[0]);
     store(inputs, outputs, |i, j| lhs[i] + sign * (rhs[j] - zero))
 }
 
-fn product(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn product(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let side = |side: usize| -> Vec<i32> {
         let zero = zero_points(&inputs[3 + 2 * side])[0];
         integers(&inputs[side]).into_iter().map(|x| difference(x, zero)).collect()
@@ -125,11 +112,7 @@ fn product(
 }
 
 /// Fills the output with the saturated results of `f`, which receives the offsets into both operands.
-fn store(
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-    f: impl Fn(usize, usize) -> i64,
-) -> Result<(), ReferenceError> {
+fn store(inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], f: impl Fn(usize, usize) -> i64) -> Evaluation {
     let (shape, limits) = (outputs[0].shape, range(outputs[0].dtype));
     let mut out = Writer::new(&mut outputs[0]);
     let mut positions = 0..out.len();

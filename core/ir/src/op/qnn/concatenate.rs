@@ -5,27 +5,22 @@ use super::params::{
     Kind, NARROW_DTYPES, check, check_one_of, check_parameter, default_requantization, scale, zero_points,
 };
 use super::quantize::{difference, integers};
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{AttrDef, AttrKind, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::op::concat;
-use crate::op::facts::Properties;
 use crate::op::scalar::Writer;
 use crate::tensor::{TensorView, TensorViewMut};
 
-inventory::submit! {
-    OpDef {
-        name: "qnn.concatenate",
-        doc: "Tensors of a tuple, concatenated along an axis, each requantized (UPWARD, int64, saturating) from \
-              its scale and zero point, in two further tuples, to those of the output. A tensor that already has them \
-              is copied.",
-        arity: Arity::exactly(5),
-        inputs: &["data", "input_scales", "input_zero_points", "output_scale", "output_zero_point"],
-        attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Int(0), "axis; a negative axis counts from the end")],
-        pattern: OpPattern::Injective,
-        relation,
-        reference: Some(concatenate),
-        flops: |cost| 4 * cost.ret_len(),
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "qnn.concatenate",
+    doc: "Tensors of a tuple, concatenated along an axis, each requantized (UPWARD, int64, saturating) from \
+          its scale and zero point, in two further tuples, to those of the output. A tensor that already has them \
+          is copied.",
+    inputs: &["data", "input_scales", "input_zero_points", "output_scale", "output_zero_point"],
+    attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Int(0), "axis; a negative axis counts from the end")],
+    pattern: OpPattern::Injective,
+    relation,
+    reference: Some(concatenate),
+    flops: |cost| 4 * cost.ret_len(),
 }
 
 fn relation(relation: &Relation<'_>) -> TypeResult {
@@ -49,11 +44,7 @@ fn relation(relation: &Relation<'_>) -> TypeResult {
     Ok(ty)
 }
 
-fn concatenate(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn concatenate(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     // Tuples are flattened: n tensors, n scales, n zero points, and the two parameters of the output.
     let count = (inputs.len() - 2) / 3;
     let (result_scale, to_zero) = (scale(&params, 3, &inputs[3 * count])?, zero_points(&inputs[3 * count + 1])[0]);

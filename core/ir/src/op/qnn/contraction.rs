@@ -2,12 +2,11 @@
 
 use super::params::{Kind, NARROW_DTYPES, PerAxis, check_one_of, check_parameter, zero_points};
 use super::quantize::integers;
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation};
+use super::{Arity, AttrDef, AttrKind, Default, Evaluation, OpPattern, Params, Relation};
 use crate::diag::Diagnostic;
 use crate::ir::Dim;
 use crate::op::conv::{self, ConvShape};
 use crate::op::dense::{self, MatMulShape};
-use crate::op::facts::Properties;
 use crate::op::sum::Sum;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
@@ -20,131 +19,115 @@ const OUT_DTYPE: AttrDef = AttrDef::new(
     "element type of the accumulators: int32, or int64 where int32 would overflow",
 );
 
-inventory::submit! {
-    OpDef {
-        name: "qnn.conv2d",
-        doc: "Convolution (as nn.conv2d) of data - input_zero_point with weight - kernel_zero_point; padding \
-              represents zero, so it consists of the input's zero point. The result has the scale input_scale * \
-              kernel_scale and the zero point 0. Scale and zero point of the kernel may be vectors along its output \
-              channels. Sums are exact modulo the range of out_dtype (they wrap instead of saturating) and do not \
-              depend on the scales.",
-        arity: Arity::exactly(6),
-        inputs: INPUTS,
-        attrs: &conv::attrs_2d(OUT_DTYPE),
-        pattern: OpPattern::OutEWiseFusable,
-        relation: |relation| {
-            check_contraction(relation, true)?;
-            conv::conv_relation::<2>(relation)
-        },
-        reference: Some(|params, inputs, outputs| {
-            let shape = ConvShape::new(&params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
-            let (x, w) = differences(&params, inputs);
-            let mut y = vec![0i64; outputs[0].len()];
-            conv::convolve::<i64>(&shape, &x, &w, &mut y);
-            <i64 as Sum>::store(&y, &mut outputs[0]);
-            Ok(())
-        }),
-        flops: conv::conv_flops::<2>,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "qnn.conv2d",
+    doc: "Convolution (as nn.conv2d) of data - input_zero_point with weight - kernel_zero_point; padding \
+          represents zero, so it consists of the input's zero point. The result has the scale input_scale * \
+          kernel_scale and the zero point 0. Scale and zero point of the kernel may be vectors along its output \
+          channels. Sums are exact modulo the range of out_dtype (they wrap instead of saturating) and do not \
+          depend on the scales.",
+    arity: Arity::exactly(6),
+    inputs: INPUTS,
+    attrs: &conv::attrs_2d(OUT_DTYPE),
+    pattern: OpPattern::OutEWiseFusable,
+    relation: |relation| {
+        check_contraction(relation, true)?;
+        conv::conv_relation::<2>(relation)
+    },
+    reference: Some(|params, inputs, outputs| {
+        let shape = ConvShape::new(&params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
+        let (x, w) = differences(&params, inputs);
+        let mut y = vec![0i64; outputs[0].len()];
+        conv::convolve::<i64>(&shape, &x, &w, &mut y);
+        <i64 as Sum>::store(&y, &mut outputs[0]);
+        Ok(())
+    }),
+    flops: conv::conv_flops::<2>,
 }
 
-inventory::submit! {
-    OpDef {
-        name: "qnn.conv2d_transpose",
-        doc: "Transposed convolution (as nn.conv2d_transpose) of data - input_zero_point with weight - \
-              kernel_zero_point. The result has the scale input_scale * kernel_scale and the zero point 0. Scale and \
-              zero point of the kernel may be vectors along its output channels if there is one group. Sums are \
-              exact modulo the range of out_dtype (they wrap instead of saturating).",
-        arity: Arity::exactly(6),
-        inputs: INPUTS,
-        attrs: &conv::transpose_attrs_2d(OUT_DTYPE),
-        pattern: OpPattern::OutEWiseFusable,
-        relation: |relation| {
-            check_contraction(relation, true)?;
-            conv::transpose_relation::<2>(relation)
-        },
-        reference: Some(|params, inputs, outputs| {
-            let shape = ConvShape::new(&params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
-            let (x, w) = differences(&params, inputs);
-            let mut y = vec![0i64; outputs[0].len()];
-            conv::convolve_transposed::<i64>(&shape, &x, &w, &mut y);
-            <i64 as Sum>::store(&y, &mut outputs[0]);
-            Ok(())
-        }),
-        flops: conv::transpose_flops::<2>,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "qnn.conv2d_transpose",
+    doc: "Transposed convolution (as nn.conv2d_transpose) of data - input_zero_point with weight - \
+          kernel_zero_point. The result has the scale input_scale * kernel_scale and the zero point 0. Scale and \
+          zero point of the kernel may be vectors along its output channels if there is one group. Sums are \
+          exact modulo the range of out_dtype (they wrap instead of saturating).",
+    arity: Arity::exactly(6),
+    inputs: INPUTS,
+    attrs: &conv::transpose_attrs_2d(OUT_DTYPE),
+    pattern: OpPattern::OutEWiseFusable,
+    relation: |relation| {
+        check_contraction(relation, true)?;
+        conv::transpose_relation::<2>(relation)
+    },
+    reference: Some(|params, inputs, outputs| {
+        let shape = ConvShape::new(&params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
+        let (x, w) = differences(&params, inputs);
+        let mut y = vec![0i64; outputs[0].len()];
+        conv::convolve_transposed::<i64>(&shape, &x, &w, &mut y);
+        <i64 as Sum>::store(&y, &mut outputs[0]);
+        Ok(())
+    }),
+    flops: conv::transpose_flops::<2>,
 }
 
-inventory::submit! {
-    OpDef {
-        name: "qnn.dense",
-        doc: "Product (as nn.dense) of data - input_zero_point with the transposed weight - kernel_zero_point. The \
-              result has the scale input_scale * kernel_scale and the zero point 0. Scale and zero point of the \
-              kernel may be vectors along its units. Sums are exact modulo the range of out_dtype (they wrap \
-              instead of saturating).",
-        arity: Arity::exactly(6),
-        inputs: INPUTS,
-        attrs: &[dense::UNITS, OUT_DTYPE],
-        pattern: OpPattern::OutEWiseFusable,
-        relation: |relation| {
-            check_contraction(relation, true)?;
-            dense::matmul_relation(relation)
-        },
-        reference: Some(product),
-        flops: dense::flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "qnn.dense",
+    doc: "Product (as nn.dense) of data - input_zero_point with the transposed weight - kernel_zero_point. The \
+          result has the scale input_scale * kernel_scale and the zero point 0. Scale and zero point of the \
+          kernel may be vectors along its units. Sums are exact modulo the range of out_dtype (they wrap \
+          instead of saturating).",
+    arity: Arity::exactly(6),
+    inputs: INPUTS,
+    attrs: &[dense::UNITS, OUT_DTYPE],
+    pattern: OpPattern::OutEWiseFusable,
+    relation: |relation| {
+        check_contraction(relation, true)?;
+        dense::matmul_relation(relation)
+    },
+    reference: Some(product),
+    flops: dense::flops,
 }
 
-inventory::submit! {
-    OpDef {
-        name: "qnn.contrib_dense_pack",
-        doc: "qnn.dense with a weight in blocks of units and inputs, (units / n, in / c, n, c), as in nn.contrib_dense_pack. \
-              Scale and zero point of the kernel are scalars.",
-        arity: Arity::exactly(6),
-        inputs: INPUTS,
-        attrs: &dense::pack_attrs(OUT_DTYPE),
-        pattern: OpPattern::OutEWiseFusable,
-        relation: |relation| {
-            check_contraction(relation, false)?;
-            match relation.tensor(1)?.dims.len() {
-                4 => dense::pack_relation(relation),
-                rank => Err(relation.mismatch(format!("weight: expected 4 dimensions, found {rank}"))),
-            }
-        },
-        reference: Some(|params, inputs, outputs| {
-            let shape = dense::PackedShape::new(inputs[0].shape, inputs[1].shape);
-            let (x, w) = differences(&params, inputs);
-            let mut y = vec![0i64; outputs[0].len()];
-            shape.multiply::<i64>(&x, &w, &mut y);
-            <i64 as Sum>::store(&y, &mut outputs[0]);
-            Ok(())
-        }),
-        flops: dense::flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "qnn.contrib_dense_pack",
+    doc: "qnn.dense with a weight in blocks of units and inputs, (units / n, in / c, n, c), as in nn.contrib_dense_pack. \
+          Scale and zero point of the kernel are scalars.",
+    arity: Arity::exactly(6),
+    inputs: INPUTS,
+    attrs: &dense::pack_attrs(OUT_DTYPE),
+    pattern: OpPattern::OutEWiseFusable,
+    relation: |relation| {
+        check_contraction(relation, false)?;
+        match relation.tensor(1)?.dims.len() {
+            4 => dense::pack_relation(relation),
+            rank => Err(relation.mismatch(format!("weight: expected 4 dimensions, found {rank}"))),
+        }
+    },
+    reference: Some(|params, inputs, outputs| {
+        let shape = dense::PackedShape::new(inputs[0].shape, inputs[1].shape);
+        let (x, w) = differences(&params, inputs);
+        let mut y = vec![0i64; outputs[0].len()];
+        shape.multiply::<i64>(&x, &w, &mut y);
+        <i64 as Sum>::store(&y, &mut outputs[0]);
+        Ok(())
+    }),
+    flops: dense::flops,
 }
 
-inventory::submit! {
-    OpDef {
-        name: "qnn.batch_matmul",
-        doc: "Products (as nn.batch_matmul) of x - x_zero_point with y - y_zero_point. The result has the scale \
-              x_scale * y_scale and the zero point 0. Sums are exact modulo the range of out_dtype (they wrap \
-              instead of saturating).",
-        arity: Arity::exactly(6),
-        inputs: &["x", "y", "x_zero_point", "y_zero_point", "x_scale", "y_scale"],
-        attrs: &[OUT_DTYPE, dense::TRANSPOSE_A, dense::TRANSPOSE_B],
-        pattern: OpPattern::OutEWiseFusable,
-        relation: |relation| {
-            check_contraction(relation, false)?;
-            dense::batch_relation(relation)
-        },
-        reference: Some(product),
-        flops: dense::flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "qnn.batch_matmul",
+    doc: "Products (as nn.batch_matmul) of x - x_zero_point with y - y_zero_point. The result has the scale \
+          x_scale * y_scale and the zero point 0. Sums are exact modulo the range of out_dtype (they wrap \
+          instead of saturating).",
+    inputs: &["x", "y", "x_zero_point", "y_zero_point", "x_scale", "y_scale"],
+    attrs: &[OUT_DTYPE, dense::TRANSPOSE_A, dense::TRANSPOSE_B],
+    pattern: OpPattern::OutEWiseFusable,
+    relation: |relation| {
+        check_contraction(relation, false)?;
+        dense::batch_relation(relation)
+    },
+    reference: Some(product),
+    flops: dense::flops,
 }
 
 /// Checks element types, scales and zero points; the shapes are checked elsewhere. If `is_per_channel`, the scale and
@@ -181,11 +164,7 @@ fn differences(params: &Params<'_>, inputs: &[TensorView<'_>]) -> (Vec<i64>, Vec
     (x, w)
 }
 
-fn product(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn product(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let s = MatMulShape::new(&params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
     let (x, w) = differences(&params, inputs);
     let mut y = vec![0i64; outputs[0].len()];

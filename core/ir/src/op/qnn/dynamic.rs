@@ -3,10 +3,9 @@
 
 use super::fused::{accumulate_conv, accumulate_dense, check_operands};
 use super::params::{Kind, check_parameter_type};
-use super::{Arity, AttrDef, OpDef, OpPattern, ReferenceError, Relation};
+use super::{Arity, AttrDef, Evaluation, OpPattern, Relation};
 use crate::diag::Diagnostic;
 use crate::ir::{Dim, Type};
-use crate::op::facts::Properties;
 use crate::op::scalar::Writer;
 use crate::op::{conv, dense};
 use crate::tensor::{DType, TensorView, TensorViewMut};
@@ -38,84 +37,72 @@ impl Quantized {
     }
 }
 
-inventory::submit! {
-    OpDef {
-        name: "qnn.contrib_dynamic_quantize",
-        doc: "Quantizes to uint8 over the range of the values, extended to contain 0. The results are the integers \
-              clip(round(data / scale) + zero_point, 0, 255), scale = (max - min) / 255, and zero_point = \
-              clip(round(-min / scale), 0, 255) as uint8, computed in float32; halves are rounded to the even integer. \
-              NaN becomes 0.",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[],
-        pattern: OpPattern::Opaque,
-        relation: |relation| {
-            let data = relation.tensor(0)?;
-            if data.dtype != DType::F32 {
-                return Err(relation.mismatch(format!("data: expected float32, found {}", data.dtype)));
-            }
-            let integers = Type::tensor_of(DType::U8, data.dims.iter().cloned());
-            Ok(Type::tuple([integers, Type::tensor(DType::F32, &[]), Type::tensor(DType::U8, &[])]))
-        },
-        reference: Some(|_, inputs, outputs| {
-            let quantized = Quantized::new(&inputs[0].to_f64s());
-            let [integers, scale, zero_point] = outputs else { return Err("expected three results".into()) };
-            Writer::new(integers).store(quantized.values.into_iter().map(f64::from));
-            Writer::new(scale).set_float(0, f64::from(quantized.scale));
-            Writer::new(zero_point).set_int(0, i128::from(quantized.zero_point));
-            Ok(())
-        }),
-        flops: |cost| 6 * cost.args.first().and_then(Type::as_tensor).and_then(|data| data.len()).unwrap_or(0) as u64,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "qnn.contrib_dynamic_quantize",
+    doc: "Quantizes to uint8 over the range of the values, extended to contain 0. The results are the integers \
+          clip(round(data / scale) + zero_point, 0, 255), scale = (max - min) / 255, and zero_point = \
+          clip(round(-min / scale), 0, 255) as uint8, computed in float32; halves are rounded to the even integer. \
+          NaN becomes 0.",
+    inputs: &["data"],
+    relation: |relation| {
+        let data = relation.tensor(0)?;
+        if data.dtype != DType::F32 {
+            return Err(relation.mismatch(format!("data: expected float32, found {}", data.dtype)));
+        }
+        let integers = Type::tensor_of(DType::U8, data.dims.iter().cloned());
+        Ok(Type::tuple([integers, Type::tensor(DType::F32, &[]), Type::tensor(DType::U8, &[])]))
+    },
+    reference: Some(|_, inputs, outputs| {
+        let quantized = Quantized::new(&inputs[0].to_f64s());
+        let [integers, scale, zero_point] = outputs else { return Err("expected three results".into()) };
+        Writer::new(integers).store(quantized.values.into_iter().map(f64::from));
+        Writer::new(scale).set_float(0, f64::from(quantized.scale));
+        Writer::new(zero_point).set_int(0, i128::from(quantized.zero_point));
+        Ok(())
+    }),
+    flops: |cost| 6 * cost.args.first().and_then(Type::as_tensor).and_then(|data| data.len()).unwrap_or(0) as u64,
 }
 
 const INPUTS: &[&str] = &["data", "weight", "bias", "input_zero_point", "kernel_zero_point", "scale"];
 
-inventory::submit! {
-    OpDef {
-        name: "qnn.contrib_conv2d_dequantize",
-        doc: "scale * qnn.conv2d(data, weight) + bias in float32, of int32 accumulators; scale is a scalar or has one \
-              element for each output channel, as bias has.",
-        arity: Arity::exactly(6),
-        inputs: INPUTS,
-        attrs: &conv::attrs_2d(OUT_DTYPE),
-        pattern: OpPattern::OutEWiseFusable,
-        relation: |relation| {
-            let ty = conv::conv_relation::<2>(relation)?;
-            check(relation, relation.params.string("kernel_layout").find('O').unwrap_or(0))?;
-            Ok(ty)
-        },
-        reference: Some(|params, inputs, outputs| {
-            let (accumulators, channel) = accumulate_conv(&params, inputs, outputs);
-            dequantize(inputs, outputs, &accumulators, channel)
-        }),
-        flops: conv::conv_flops::<2>,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "qnn.contrib_conv2d_dequantize",
+    doc: "scale * qnn.conv2d(data, weight) + bias in float32, of int32 accumulators; scale is a scalar or has one \
+          element for each output channel, as bias has.",
+    arity: Arity::exactly(6),
+    inputs: INPUTS,
+    attrs: &conv::attrs_2d(OUT_DTYPE),
+    pattern: OpPattern::OutEWiseFusable,
+    relation: |relation| {
+        let ty = conv::conv_relation::<2>(relation)?;
+        check(relation, relation.params.string("kernel_layout").find('O').unwrap_or(0))?;
+        Ok(ty)
+    },
+    reference: Some(|params, inputs, outputs| {
+        let (accumulators, channel) = accumulate_conv(&params, inputs, outputs);
+        dequantize(inputs, outputs, &accumulators, channel)
+    }),
+    flops: conv::conv_flops::<2>,
 }
 
-inventory::submit! {
-    OpDef {
-        name: "qnn.contrib_dense_dequantize",
-        doc: "scale * qnn.dense(data, weight) + bias in float32, of int32 accumulators; scale is a scalar or has one \
-              element for each unit, as bias has.",
-        arity: Arity::exactly(6),
-        inputs: INPUTS,
-        attrs: &[dense::UNITS, OUT_DTYPE],
-        pattern: OpPattern::OutEWiseFusable,
-        relation: |relation| {
-            let ty = dense::matmul_relation(relation)?;
-            check(relation, 0)?;
-            Ok(ty)
-        },
-        reference: Some(|params, inputs, outputs| {
-            let accumulators = accumulate_dense(&params, inputs, outputs);
-            dequantize(inputs, outputs, &accumulators, 1)
-        }),
-        flops: dense::flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "qnn.contrib_dense_dequantize",
+    doc: "scale * qnn.dense(data, weight) + bias in float32, of int32 accumulators; scale is a scalar or has one \
+          element for each unit, as bias has.",
+    arity: Arity::exactly(6),
+    inputs: INPUTS,
+    attrs: &[dense::UNITS, OUT_DTYPE],
+    pattern: OpPattern::OutEWiseFusable,
+    relation: |relation| {
+        let ty = dense::matmul_relation(relation)?;
+        check(relation, 0)?;
+        Ok(ty)
+    },
+    reference: Some(|params, inputs, outputs| {
+        let accumulators = accumulate_dense(&params, inputs, outputs);
+        dequantize(inputs, outputs, &accumulators, 1)
+    }),
+    flops: dense::flops,
 }
 
 const OUT_DTYPE: AttrDef = AttrDef::new("out_dtype", super::AttrKind::DType, super::Default::Str("float32"), "float32");
@@ -137,7 +124,7 @@ fn dequantize(
     outputs: &mut [TensorViewMut<'_>],
     accumulators: &[i64],
     inner: usize,
-) -> Result<(), ReferenceError> {
+) -> Evaluation {
     let [bias, scales] = [2, 5].map(|i| inputs[i].as_slice::<f32>());
     let real = |(i, &sum): (usize, &i64)| {
         let channel = i / inner % bias.len();

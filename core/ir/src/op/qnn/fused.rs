@@ -4,12 +4,11 @@
 use super::numerics::{range, rescale};
 use super::params::{Kind, PerAxis, check_choice, check_one_of, check_parameter, requantization, scales, zero_points};
 use super::quantize::integers;
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation};
+use super::{Arity, AttrDef, AttrKind, Default, Evaluation, OpPattern, Params, Relation};
 use crate::diag::Diagnostic;
 use crate::ir::{Dim, Type};
 use crate::op::conv::{self, ConvShape};
 use crate::op::dense::{self, MatMulShape};
-use crate::op::facts::Properties;
 use crate::op::scalar::Writer;
 use crate::op::spatial::CanonicalDims;
 use crate::tensor::{DType, TensorView, TensorViewMut};
@@ -59,53 +58,47 @@ const fn conv_attrs() -> [AttrDef; 14] {
     [a, b, c, d, e, f, g, h, i, j, ROUNDING, COMPUTE_DTYPE, A_MIN, A_MAX]
 }
 
-inventory::submit! {
-    OpDef {
-        name: "qnn.contrib_conv2d_requantize",
-        doc: "clip(qnn.requantize(nn.bias_add(qnn.conv2d(data, weight), bias)), a_min, a_max) with int32 accumulators \
-              and an int32 bias for each output channel; sum_scale, a scalar or a vector along the output channels, \
-              is the input scale of the requantization.",
-        arity: Arity::exactly(8),
-        inputs: INPUTS,
-        attrs: &conv_attrs(),
-        pattern: OpPattern::OutEWiseFusable,
-        relation: |relation| {
-            let ty = conv::conv_relation::<2>(relation)?;
-            let layout = relation.params.string("kernel_layout");
-            check_fused(relation, layout.find('O').unwrap_or(0))?;
-            Ok(ty)
-        },
-        reference: Some(|params, inputs, outputs| {
-            let (accumulators, channel) = accumulate_conv(&params, inputs, outputs);
-            requantize(&params, inputs, outputs, &accumulators, channel)
-        }),
-        flops: conv::conv_flops::<2>,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "qnn.contrib_conv2d_requantize",
+    doc: "clip(qnn.requantize(nn.bias_add(qnn.conv2d(data, weight), bias)), a_min, a_max) with int32 accumulators \
+          and an int32 bias for each output channel; sum_scale, a scalar or a vector along the output channels, \
+          is the input scale of the requantization.",
+    arity: Arity::exactly(8),
+    inputs: INPUTS,
+    attrs: &conv_attrs(),
+    pattern: OpPattern::OutEWiseFusable,
+    relation: |relation| {
+        let ty = conv::conv_relation::<2>(relation)?;
+        let layout = relation.params.string("kernel_layout");
+        check_fused(relation, layout.find('O').unwrap_or(0))?;
+        Ok(ty)
+    },
+    reference: Some(|params, inputs, outputs| {
+        let (accumulators, channel) = accumulate_conv(&params, inputs, outputs);
+        requantize(&params, inputs, outputs, &accumulators, channel)
+    }),
+    flops: conv::conv_flops::<2>,
 }
 
-inventory::submit! {
-    OpDef {
-        name: "qnn.contrib_dense_requantize",
-        doc: "clip(qnn.requantize(nn.bias_add(qnn.dense(data, weight), bias, axis=-1)), a_min, a_max) with int32 \
-              accumulators and an int32 bias for each unit; sum_scale, a scalar or a vector along the units, is the \
-              input scale of the requantization.",
-        arity: Arity::exactly(8),
-        inputs: INPUTS,
-        attrs: &[dense::UNITS, OUT_DTYPE, ROUNDING, COMPUTE_DTYPE, A_MIN, A_MAX],
-        pattern: OpPattern::OutEWiseFusable,
-        relation: |relation| {
-            let ty = dense::matmul_relation(relation)?;
-            check_fused(relation, 0)?;
-            Ok(ty)
-        },
-        reference: Some(|params, inputs, outputs| {
-            let accumulators = accumulate_dense(&params, inputs, outputs);
-            requantize(&params, inputs, outputs, &accumulators, 1)
-        }),
-        flops: dense::flops,
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "qnn.contrib_dense_requantize",
+    doc: "clip(qnn.requantize(nn.bias_add(qnn.dense(data, weight), bias, axis=-1)), a_min, a_max) with int32 \
+          accumulators and an int32 bias for each unit; sum_scale, a scalar or a vector along the units, is the \
+          input scale of the requantization.",
+    arity: Arity::exactly(8),
+    inputs: INPUTS,
+    attrs: &[dense::UNITS, OUT_DTYPE, ROUNDING, COMPUTE_DTYPE, A_MIN, A_MAX],
+    pattern: OpPattern::OutEWiseFusable,
+    relation: |relation| {
+        let ty = dense::matmul_relation(relation)?;
+        check_fused(relation, 0)?;
+        Ok(ty)
+    },
+    reference: Some(|params, inputs, outputs| {
+        let accumulators = accumulate_dense(&params, inputs, outputs);
+        requantize(&params, inputs, outputs, &accumulators, 1)
+    }),
+    flops: dense::flops,
 }
 
 /// Returns the accumulators of a convolution, and the distance between the results of two channels.
@@ -190,7 +183,7 @@ fn requantize(
     outputs: &mut [TensorViewMut<'_>],
     accumulators: &[i64],
     inner: usize,
-) -> Result<(), ReferenceError> {
+) -> Evaluation {
     let factors = requantization(params, &scales(params, 5, &inputs[5])?, &scales(params, 6, &inputs[6])?);
     let factors = PerAxis { values: factors, inner };
     let bias = PerAxis { values: inputs[2].as_slice::<i32>().to_vec(), inner };

@@ -1,52 +1,37 @@
 //! Functions of 8-bit integers as tables. These operators are not part of Relay; the pass `tabulate` creates them.
 
-use super::{Arity, OpDef, OpPattern, ReferenceError, Relation, TypeResult};
+use super::{Evaluation, OpPattern, Relation, TypeResult};
 use crate::ir::Type;
 use crate::op::broadcast::{broadcast_dims, for_each_pair};
-use crate::op::facts::Properties;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
-inventory::submit! {
-    OpDef {
-        name: "qnn.contrib_lookup",
-        doc: "table[data], with the bits of data as the index from 0 to 255.",
-        arity: Arity::exactly(2),
-        inputs: &["data", "table"],
-        attrs: &[],
-        pattern: OpPattern::ElemWise,
-        relation: |relation| table_relation(relation, 1),
-        reference: Some(|_, inputs, outputs| {
-            let size = outputs[0].dtype.size();
-            for (&index, out) in inputs[0].data.iter().zip(outputs[0].data.chunks_exact_mut(size)) {
-                out.copy_from_slice(&inputs[1].data[usize::from(index) * size..][..size]);
-            }
-            Ok(())
-        }),
-        flops: |cost| cost.ret_len(),
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "qnn.contrib_lookup",
+    doc: "table[data], with the bits of data as the index from 0 to 255.",
+    inputs: &["data", "table"],
+    pattern: OpPattern::ElemWise,
+    relation: |relation| table_relation(relation, 1),
+    reference: Some(|_, inputs, outputs| {
+        let size = outputs[0].dtype.size();
+        for (&index, out) in inputs[0].data.iter().zip(outputs[0].data.chunks_exact_mut(size)) {
+            out.copy_from_slice(&inputs[1].data[usize::from(index) * size..][..size]);
+        }
+        Ok(())
+    }),
+    flops: |cost| cost.ret_len(),
 }
 
-inventory::submit! {
-    OpDef {
-        name: "qnn.contrib_lookup_pair",
-        doc: "table[256 * lhs + rhs], with the bits of lhs and rhs, which broadcast, as numbers from 0 to 255.",
-        arity: Arity::exactly(3),
-        inputs: &["lhs", "rhs", "table"],
-        attrs: &[],
-        pattern: OpPattern::Broadcast,
-        relation: |relation| table_relation(relation, 2),
-        reference: Some(look_up_pairs),
-        flops: |cost| cost.ret_len(),
-        properties: Properties::EXACT,
-    }
+operator! {
+    name: "qnn.contrib_lookup_pair",
+    doc: "table[256 * lhs + rhs], with the bits of lhs and rhs, which broadcast, as numbers from 0 to 255.",
+    inputs: &["lhs", "rhs", "table"],
+    pattern: OpPattern::Broadcast,
+    relation: |relation| table_relation(relation, 2),
+    reference: Some(look_up_pairs),
+    flops: |cost| cost.ret_len(),
 }
 
-fn look_up_pairs(
-    _: crate::op::Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn look_up_pairs(_: crate::op::Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let (shape, size) = (outputs[0].shape, outputs[0].dtype.size());
     let mut out = outputs[0].data.chunks_exact_mut(size);
     for_each_pair(inputs[0].shape, inputs[1].shape, shape, |i, j| {

@@ -26,4 +26,6 @@ pub use params::{PerAxis, default_requantization, requantization, rounding_of, s
 pub use quantize::quantize_f32;
 pub use unary::{is_elementwise, real_operator};
 
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{
+    Arity, AttrDef, AttrKind, Default, Evaluation, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult,
+};

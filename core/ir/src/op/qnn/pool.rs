@@ -3,26 +3,23 @@
 use super::params::{Kind, NARROW_DTYPES, check_one_of, check_parameter, scale, zero_points};
 use super::quantize::{difference, integers};
 use super::unary::quantized;
-use super::{Arity, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::op::facts::{LayoutRule, Properties};
 use crate::op::pool;
 use crate::tensor::{DType, Tensor, TensorView, TensorViewMut};
 
-inventory::submit! {
-    OpDef {
-        name: "qnn.avg_pool2d",
-        doc: "Mean of each window (as nn.avg_pool2d) of data - input_zero_point, exact and rounded once to float32, \
-              times input_scale, quantized (halves away from zero, saturating) to the output's scale and zero point \
-              and the element type of the data. Padding that is counted represents zero.",
-        arity: Arity::exactly(5),
-        inputs: &["data", "input_scale", "input_zero_point", "output_scale", "output_zero_point"],
-        attrs: &pool::avg_attrs_2d(),
-        pattern: OpPattern::OutEWiseFusable,
-        relation,
-        reference: Some(reference),
-        flops: pool::pool_flops,
-        properties: Properties::EXACT.layout(LayoutRule::Window2d),
-    }
+operator! {
+    name: "qnn.avg_pool2d",
+    doc: "Mean of each window (as nn.avg_pool2d) of data - input_zero_point, exact and rounded once to float32, \
+          times input_scale, quantized (halves away from zero, saturating) to the output's scale and zero point \
+          and the element type of the data. Padding that is counted represents zero.",
+    inputs: &["data", "input_scale", "input_zero_point", "output_scale", "output_zero_point"],
+    attrs: &pool::avg_attrs_2d(),
+    pattern: OpPattern::OutEWiseFusable,
+    relation,
+    reference: Some(reference),
+    flops: pool::pool_flops,
+    properties: Properties::EXACT.layout(LayoutRule::Window2d),
 }
 
 fn relation(relation: &Relation<'_>) -> TypeResult {
@@ -33,11 +30,7 @@ fn relation(relation: &Relation<'_>) -> TypeResult {
     pool::pool_relation::<2>(relation)
 }
 
-fn reference(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn reference(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let (scale, zero) = (scale(&params, 1, &inputs[1])?, zero_points(&inputs[2])[0]);
     let x: Vec<f32> = integers(&inputs[0]).into_iter().map(|x| difference(x, zero) as f32).collect();
     let x = Tensor::from_slice(inputs[0].shape, &x);

@@ -1,7 +1,7 @@
 //! Quantization with floats in place of integers: the values are those of the integers, and the integer type is an argument.
 
 use super::params::PerAxis;
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation};
+use super::{AttrDef, AttrKind, Default, Evaluation, OpPattern, Params, Relation};
 use crate::op::TypeResult;
 use crate::op::elementwise::same_as_input;
 use crate::op::facts::Properties;
@@ -13,19 +13,16 @@ const AXIS: AttrDef =
 
 macro_rules! simulated {
     ($($name:literal $inputs:expr, $doc:literal, $f:expr;)*) => {$(
-        inventory::submit! {
-            OpDef {
-                name: $name,
-                doc: $doc,
-                arity: Arity::exactly(4),
-                inputs: &$inputs,
-                attrs: &[AXIS],
-                pattern: OpPattern::ElemWise,
-                relation: simulated_type,
-                reference: Some(|params, inputs, outputs| simulate(params, inputs, outputs, $f)),
-                flops: |cost| 4 * cost.ret_len(),
-                properties: Properties::EXACT.ulps(2.0),
-            }
+        operator! {
+            name: $name,
+            doc: $doc,
+            inputs: &$inputs,
+            attrs: &[AXIS],
+            pattern: OpPattern::ElemWise,
+            relation: simulated_type,
+            reference: Some(|params, inputs, outputs| simulate(params, inputs, outputs, $f)),
+            flops: |cost| 4 * cost.ret_len(),
+            properties: Properties::EXACT.ulps(2.0),
         }
     )*};
 }
@@ -75,7 +72,7 @@ fn simulate(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
     f: Simulation,
-) -> Result<(), ReferenceError> {
+) -> Evaluation {
     let range = match inputs[1].to_i64s().as_deref() {
         Some([1]) => (f64::from(i8::MIN), f64::from(i8::MAX)),
         Some([2]) => (f64::from(u8::MIN), f64::from(u8::MAX)),

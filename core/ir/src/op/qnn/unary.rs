@@ -3,30 +3,26 @@
 use super::numerics::{Rounding, range};
 use super::params::{Kind, NARROW_DTYPES, check_one_of, check_parameter, scale, zero_points};
 use super::quantize::{dequantized, quantize_f32};
-use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use super::{Arity, AttrDef, AttrKind, Default, Evaluation, OpDef, OpPattern, Params, Relation, TypeResult};
 use crate::ir::{TensorType, Type};
 use crate::op;
-use crate::op::facts::Properties;
 use crate::op::scalar::Writer;
 use crate::tensor::{DType, Tensor, TensorView, TensorViewMut};
 
 macro_rules! unary {
     ($($name:literal $input:literal $scale:literal $zero:literal $what:literal [$($attr:expr),*] $flops:literal;)*) => {$(
-        inventory::submit! {
-            OpDef {
-                name: $name,
-                doc: concat!($what, " of a quantized tensor: dequantized to float32, computed there, and quantized \
-                    (halves away from zero, saturating) to the output's scale and zero point and the element type of \
-                    the data."),
-                arity: Arity::exactly(5),
-                inputs: &[$input, $scale, $zero, "output_scale", "output_zero_point"],
-                attrs: &[$($attr),*],
-                pattern: OpPattern::OutEWiseFusable,
-                relation,
-                reference: Some(reference),
-                flops: |cost| ($flops + 6) * cost.ret_len(),
-                properties: Properties::EXACT,
-            }
+        operator! {
+            name: $name,
+            doc: concat!($what, " of a quantized tensor: dequantized to float32, computed there, and quantized \
+                (halves away from zero, saturating) to the output's scale and zero point and the element type of \
+                the data."),
+            arity: Arity::exactly(5),
+            inputs: &[$input, $scale, $zero, "output_scale", "output_zero_point"],
+            attrs: &[$($attr),*],
+            pattern: OpPattern::OutEWiseFusable,
+            relation,
+            reference: Some(reference),
+            flops: |cost| ($flops + 6) * cost.ret_len(),
         }
     )*};
 }
@@ -82,11 +78,7 @@ fn relation(relation: &Relation<'_>) -> TypeResult {
     Ok(relation.args[0].clone())
 }
 
-fn reference(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+fn reference(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let data = &inputs[0];
     let x = dequantized(&params, data, (1, &inputs[1]), &inputs[2], -1)?;
     let mut y = vec![0f32; x.len()];
@@ -114,7 +106,7 @@ pub(super) fn quantized(
     values: &[f32],
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
+) -> Evaluation {
     let (scale, zero) = (scale(params, 3, &inputs[3])?, zero_points(&inputs[4])[0]);
     let limits = range(outputs[0].dtype);
     let quantized = |&x: &f32| f64::from(quantize_f32(x, scale, zero, limits, Rounding::ToNearest));
