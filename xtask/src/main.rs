@@ -8,6 +8,7 @@
 mod calls;
 mod capi;
 mod conformance;
+mod cuda;
 mod demo;
 mod dist;
 mod docs;
@@ -90,6 +91,11 @@ tasks! {
     "soak" "[--minutes N]"
     "Run a mixed load on the inference server, check its responses and monitor its memory [default: 20 minutes]" {
         args => serve::soak(args)
+    }
+
+    "check-cuda" ""
+    "Compile the CUDA kernels that code generation makes of the file tests, with NVIDIA's runtime compiler (fetched)" {
+        [] => cuda::check()
     }
 
     "test-torch" ""

@@ -2,6 +2,7 @@
 
 pub mod c;
 pub mod c_types;
+pub mod cuda;
 pub mod opencl;
 
 use crate::nest::stmt::{Uses, visit};
@@ -36,6 +37,10 @@ pub trait Dialect {
     fn storage_type(&self, dtype: DType) -> &'static str;
     /// Returns the type of a vector of float32.
     fn vector_type(&self, width: i64) -> String;
+    /// Formats a choice per element of a vector, of a condition and two values; `None` if it is written as `?:`.
+    fn select(&self, _width: i64, _operands: [&str; 3]) -> Option<String> {
+        None
+    }
     /// Formats an integer.
     fn integer(&self, dtype: DType, value: i128) -> String;
     /// Formats a conversion of the variable or literal `value`.
@@ -343,7 +348,10 @@ impl<'d> Printer<'d> {
                 let [condition, then, otherwise] = &**operands;
                 let condition = self.print(condition, SELECT + 1, in_lanes);
                 let (then, otherwise) = (self.print(then, SELECT, in_lanes), self.print(otherwise, SELECT, in_lanes));
-                (format!("{condition} ? {then} : {otherwise}"), SELECT)
+                match self.dialect.select(width, [&condition, &then, &otherwise]) {
+                    Some(call) => (call, POSTFIX),
+                    None => (format!("{condition} ? {then} : {otherwise}"), SELECT),
+                }
             }
             Expr::Convert { from, to, value } => {
                 (self.dialect.convert(*from, *to, &self.print(value, UNARY, in_lanes)), SELECT)
