@@ -2,7 +2,8 @@
 
 use super::{Kernel, Offer, Spec, split};
 use byoc_ir::tensor::{DType, Element, TensorView, TensorViewMut};
-use half::f16;
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
 
 /// Number of elements per call to a loop.
 const CHUNK: usize = 4096;
@@ -37,13 +38,15 @@ macro_rules! each {
 }
 
 fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
-    use DType::{Bool, F16, F32, F64, I8, I32, I64, U8};
+    use DType::{BF16, Bool, F16, F32, F64, I8, I32, I64, U8};
     match (spec.inputs[0].dtype, spec.outputs[0].dtype) {
         (F32, F32) => each!(f32, f32, |x| x),
         (F32, F64) => each!(f32, f64, |x| x as f64),
         (F64, F32) => each!(f64, f32, |x| x as f32),
-        (F32, F16) => each!(f32, f16, |x| f16::from_f32(x)),
-        (F16, F32) => each!(f16, f32, |x| x.to_f32()),
+        (F32, F16) => cast::<f32, f16>(|input, output| output.convert_from_f32_slice(input)),
+        (F32, BF16) => cast::<f32, bf16>(|input, output| output.convert_from_f32_slice(input)),
+        (F16, F32) => cast::<f16, f32>(|input, output| input.convert_to_f32_slice(output)),
+        (BF16, F32) => cast::<bf16, f32>(|input, output| input.convert_to_f32_slice(output)),
         (F32, I8) => each!(f32, i8, |x| x as i8),
         (F32, U8) => each!(f32, u8, |x| x as u8),
         (F32, I32) => each!(f32, i32, |x| x as i32),

@@ -158,6 +158,11 @@ pub const PASSES: &[Pass] = &[
         doc: "binds every intermediate value by a let",
         run: |module, _, _| crate::pass::simplify::to_a_normal_form(module),
     },
+    Pass {
+        name: "widen_float16",
+        doc: "computes float16 and bfloat16 in float32, between inputs and outputs of the same types",
+        run: |module, _, _| crate::pass::simplify::widen_float16(module),
+    },
 ];
 
 /// Returns the diagnostic of the first fault, with a note that counts the remaining faults.

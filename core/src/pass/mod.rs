@@ -31,5 +31,6 @@ pub use quantize::{fake_quantization_to_integer, fuse_requantize, qnn_canonicali
 pub use rewrite::{Callback, MAX_ROUNDS, Site, find_matches, rewrite};
 pub use simplify::{
     canonicalize_ops, check_layouts, convert_layout, dead_code_elimination, defuse_ops, eliminate_common_subexpr,
-    fold_constant, fold_scale_axis, inline, monomorphize, simplify_inference, to_a_normal_form,
+    fold_constant, fold_scale_axis, inline, leaves_float16_to_host, monomorphize, simplify_inference, to_a_normal_form,
+    widen_float16,
 };

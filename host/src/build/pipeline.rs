@@ -9,7 +9,9 @@ use super::{Compiled, plan};
 use crate::frontend::{Loaded, Signature};
 use byoc_core::analysis::VerifiedModule;
 use byoc_core::pass::manager::{self, RunOptions, Step, Timing};
-use byoc_core::pass::{DesiredLayout, PassOptions, Refusal, RefusalCode, RegionReport, Report, partition_for};
+use byoc_core::pass::{
+    DesiredLayout, PassOptions, Refusal, RefusalCode, RegionReport, Report, leaves_float16_to_host, partition_for,
+};
 use byoc_ir::diag::{Diagnostic, Severity, codes, plural};
 use byoc_ir::interface::HostOperators;
 use byoc_ir::ir::{Module, Name, TensorType};
@@ -190,10 +192,23 @@ pub fn build(
     let simplified = simplify(model.module, &backends, &mut passes, &mut warnings)?;
     options.report(|| Stage::Partition);
     let receivers = if options.keep_partition { &[] } else { &backends[..] };
-    let Partition { module: partitioned, mut report, estimates } =
-        partition(&simplified, receivers, &mut passes, &mut warnings)?;
+    let mut partition_result = partition(&simplified, receivers, &mut passes, &mut warnings)?;
+    // Where no backend takes 16-bit floats, all of them run fastest in float32.
+    let widened = match !options.program && leaves_float16_to_host(&partition_result.module) {
+        true => {
+            tracing::info!("float16 and bfloat16 are computed in float32: no selected backend takes them");
+            let step = vec![Step::pass("widen_float16")?];
+            Some(passes.run(Cow::Borrowed(&simplified), step, &PassOptions::default(), &mut warnings)?)
+        }
+        false => None,
+    };
+    if let Some(widened) = &widened {
+        partition_result = partition(widened, receivers, &mut passes, &mut warnings)?;
+    }
+    let Partition { module: partitioned, mut report, estimates } = partition_result;
+    let placed = widened.as_ref().unwrap_or(&simplified);
     let compilers: Vec<&Backend<'_>> = backends.iter().chain(&named).collect();
-    report.add_regions_of(&simplified, |name| compilers.iter().any(|backend| backend.name == name));
+    report.add_regions_of(placed, |name| compilers.iter().any(|backend| backend.name == name));
 
     let start = Instant::now();
     let verified_module = VerifiedModule::of(&partitioned).map_err(verification_failure)?;
@@ -308,7 +323,7 @@ pub fn build(
     }
 
     let estimate = |region: &RegionReport| estimates.get(&region.symbol).cloned();
-    let mut explanation = explain(&simplified, &operators, &report, &failures, &estimate);
+    let mut explanation = explain(placed, &operators, &report, &failures, &estimate);
     explanation.copies = copies(&program);
     // A model may already contain regions, on which no backend returns a verdict.
     let has_region = |backend: &Backend<'_>| {

@@ -11,6 +11,7 @@ pub(crate) mod inline;
 mod monomorphize;
 mod simplify_inference;
 mod to_a_normal_form;
+mod widen_float16;
 
 pub use canonicalize_ops::canonicalize_ops;
 pub use convert_layout::{check_layouts, convert_layout};
@@ -23,3 +24,4 @@ pub use inline::inline;
 pub use monomorphize::monomorphize;
 pub use simplify_inference::simplify_inference;
 pub use to_a_normal_form::to_a_normal_form;
+pub use widen_float16::{leaves_float16_to_host, widen_float16};

@@ -36,6 +36,24 @@ fn verify_recurrent_layers_on_backend() {
     assert_eq!(output.json().last().unwrap()["summary"]["pass"], cases.len(), "{}", output.out);
 }
 
+/// Verifies the forms in which common tools write int8, int4 and float16; each folder has its own bound.
+pub fn verify_low_precision(extra_args: &[&str]) {
+    let cases = std::fs::read_dir(crate::data("lowprec")).unwrap().map(|entry| entry.unwrap().path());
+    let cases: Vec<String> = cases.map(|path| path.display().to_string()).collect();
+    let output = byoc(
+        ["verify", "--json"].iter().copied().chain(extra_args.iter().copied()).chain(cases.iter().map(String::as_str)),
+    )
+    .ok();
+    assert_eq!(output.json().last().unwrap()["summary"]["pass"], 20, "{}", output.out);
+}
+
+#[test]
+fn low_precision() {
+    verify_low_precision(&[]);
+    let plugins = byoc_test_support::plugin_dir(&["ccompiler"]);
+    verify_low_precision(&["--backend", "ccompiler", "--plugin-dir", &plugins.path().display().to_string()]);
+}
+
 /// Verifies models with symbolic dimensions: each is compiled once and must be correct for all recorded dimensions.
 pub fn verify_open(extra_args: &[&str]) {
     for (model, open_dims) in

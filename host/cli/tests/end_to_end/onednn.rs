@@ -66,6 +66,21 @@ fn no_step_is_slow() {
     assert!(counted >= 30, "expected at least 30 cases with regions, found {counted}");
 }
 
+/// Tests the forms in which tools write low precision. Networks in float16 are computed in float32, in one region.
+#[test]
+fn low_precision() {
+    let Some(plugins) = plugins() else { return };
+    let dir = plugins.path().display().to_string();
+    models::verify_low_precision(&["--backend", "dnnl", "--plugin-dir", &dir]);
+    for name in ["fire_f16", "mbconv_f16", "swish_f16"] {
+        let model = data_text(&format!("lowprec/{name}/model.onnx"));
+        let explanation =
+            &byoc(["explain", &model, "--json", "--backend", "dnnl", "--plugin-dir", &dir]).ok().json()[0];
+        assert_eq!(explanation["regions"].as_array().unwrap().len(), 1, "{name}");
+        assert_eq!(explanation["totals"]["offload_share"], 1.0, "{name}");
+    }
+}
+
 #[test]
 fn runs_models_with_open_dimensions() {
     let Some(plugins) = plugins() else { return };
