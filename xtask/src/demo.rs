@@ -8,7 +8,14 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
+/// Profile that compiles fast.
+const PROFILE: &str = "quick";
+
+/// Backend that is dropped in first.
 const BACKEND: &str = "ccompiler";
+
+/// Backend whose library is fetched, dropped in last.
+const LIBRARY_BACKEND: &str = "dnnl";
 
 /// Runs `cargo xtask demo`.
 pub fn run() -> Result<(), String> {
@@ -21,21 +28,22 @@ pub fn run() -> Result<(), String> {
     let demo = target_dir().join("demo");
     let plugins = demo.join("plugins");
     let trace = |backend: &str| demo.join(format!("trace_{backend}.json"));
-    step("build byoc and three separate backends");
-    process::run(&mut cargo(&["build", "--release", "--quiet", "--package", "byoc-cli"]))?;
+    step("build byoc and four separate backends");
     let backends = || std::iter::once(BACKEND).chain(quantized::BACKENDS);
-    for backend in backends() {
-        let package = format!("byoc-{}", backend.replace('_', "-"));
-        process::run(&mut cargo(&["build", "--release", "--quiet", "--package", &package]))?;
+    // One command for all, in which each dependency is compiled once.
+    let mut build = cargo(&["build", "--profile", PROFILE, "--quiet", "--package", "byoc-cli"]);
+    for backend in backends().chain([LIBRARY_BACKEND]) {
+        build.arg("--package").arg(format!("byoc-{}", backend.replace('_', "-")));
     }
-    let release = target_dir().join("release");
-    let byoc = release.join("byoc");
+    process::run(&mut build)?;
+    let built = target_dir().join(PROFILE);
+    let byoc = built.join("byoc");
 
     step(&format!("drop the backends into {}", display(&plugins)));
     std::fs::create_dir_all(&plugins).map_err(|e| format!("{}: {e}", plugins.display()))?;
     for backend in backends() {
         let library = format!("libbyoc_{backend}{}", std::env::consts::DLL_SUFFIX);
-        drop_in(&release.join(&library), &plugins.join(&library))?;
+        drop_in(&built.join(&library), &plugins.join(&library))?;
     }
     let byoc = |args: &[&str]| {
         let mut command = Command::new(&byoc);
@@ -94,11 +102,10 @@ pub fn run() -> Result<(), String> {
 
     if let Some(dnnl_lib) = onednn::fetch_if_possible() {
         step("drop one more backend in: the same model on oneDNN");
-        process::run(&mut cargo(&["build", "--release", "--quiet", "--package", "byoc-dnnl"]))?;
-        let library = format!("libbyoc_dnnl{}", std::env::consts::DLL_SUFFIX);
-        drop_in(&release.join(&library), &plugins.join(&library))?;
+        let library = format!("libbyoc_{LIBRARY_BACKEND}{}", std::env::consts::DLL_SUFFIX);
+        drop_in(&built.join(&library), &plugins.join(&library))?;
         let dnnl_flags =
-            ["--dim", "batch=1", "--backend", "dnnl", "--plugin-dir", &plugin_dir, "--require-offload=0.99"];
+            ["--dim", "batch=1", "--backend", LIBRARY_BACKEND, "--plugin-dir", &plugin_dir, "--require-offload=0.99"];
         let mut bench = byoc(&[&["bench", model, "--runs", "20"], &dnnl_flags[..]].concat());
         // oneDNN depends on libgomp, which may be missing.
         if let Err(error) = process::run(bench.env("BYOC_DNNL_LIB", dnnl_lib)) {
@@ -112,7 +119,7 @@ pub fn run() -> Result<(), String> {
         compile_time.as_secs_f64(),
         classification_time.as_secs_f64()
     );
-    println!("artifact     {artifact}   (inspect it with `{} inspect {artifact}`)", display(&release.join("byoc")));
+    println!("artifact     {artifact}   (inspect it with `{} inspect {artifact}`)", display(&built.join("byoc")));
     println!("generated C  {}", display(&source));
     for backend in quantized::BACKENDS {
         println!("{:<12} {}   (trace of the device calls; open it in Perfetto)", backend, display(&trace(backend)));
