@@ -5,6 +5,7 @@ mod codes;
 mod common;
 mod control_flow;
 mod decoding;
+mod emit;
 mod executor;
 mod interfaces;
 mod library;

@@ -1,6 +1,5 @@
 //! File tests of the kinds `error` and `verifier`: the expectation is a comment on the line of the error.
 
-use crate::{Outcome, constants, headers};
 use byoc_core::analysis::verifier;
 use byoc_core::pass::infer_type_in_place;
 use byoc_ir::diag::Diagnostic;
@@ -8,7 +7,7 @@ use byoc_ir::ir::{Expr, ExprId, Module, Name, Type};
 use byoc_ir::op;
 use byoc_ir::tensor::DType;
 use byoc_ir::text::{ParseOptions, parse, print_faults};
-use libtest_mimic::Failed;
+use byoc_test_support::filetest::{Outcome, constants, headers};
 
 const MARK: &str = "// error: ";
 
@@ -26,7 +25,7 @@ pub fn error_case(case: &str) -> Outcome {
         diagnostics = faults.into_iter().map(|fault| fault.located(&parsed.spans)).collect();
     }
     if diagnostics.is_empty() {
-        return Err(Failed::from("expected an error, found none"));
+        return Err("expected an error, found none".to_owned());
     }
     Ok(annotated(case, &diagnostics))
 }
@@ -35,11 +34,11 @@ pub fn verifier_case(case: &str) -> Outcome {
     let constants = constants(case)?;
     let mut parsed = parse(case, &ParseOptions { constants: &constants });
     if let Some(first) = parsed.diagnostics.first() {
-        return Err(format!("{first}").into());
+        return Err(format!("{first}"));
     }
     let is_typed = !headers(case, "typed").is_empty();
     if is_typed && let Err(faults) = infer_type_in_place(&mut parsed.module, &[]) {
-        return Err(format!("type inference failed: {}", faults[0].diagnostic).into());
+        return Err(format!("type inference failed: {}", faults[0].diagnostic));
     }
     for line in headers(case, "break") {
         damage(&mut parsed.module, line).ok_or_else(|| format!("break: expected a known defect, found {line}"))?;
@@ -47,12 +46,12 @@ pub fn verifier_case(case: &str) -> Outcome {
     let module = &parsed.module;
     let faults = if is_typed { verifier::faults(module) } else { verifier::structure_faults(module) };
     if faults.is_empty() {
-        return Err(Failed::from("expected a violation, found none"));
+        return Err("expected a violation, found none".to_owned());
     }
     // Printing must succeed on every module, however invalid.
     let printed = print_faults(module, &faults);
     if let Some(fault) = faults.iter().find(|fault| !printed.contains(&fault.diagnostic.message)) {
-        return Err(format!("expected the message {:?}, found\n{printed}", fault.diagnostic.message).into());
+        return Err(format!("expected the message {:?}, found\n{printed}", fault.diagnostic.message));
     }
     let diagnostics: Vec<Diagnostic> = faults.into_iter().map(|fault| fault.located(&parsed.spans)).collect();
     Ok(annotated(case, &diagnostics))

@@ -1,7 +1,8 @@
 //! File tests: `tests/filetests/<kind>/*.relay`, with the expectations in the file; `BYOC_BLESS=1` rewrites the
 //! expectations.
 //!
-//! A file holds one case, or several cases separated by lines `// ====`. The kinds:
+//! A file holds one case, or several cases separated by lines `// ====`. The kind `emit`, generated code, is tested with
+//! the crate `byoc`. The kinds:
 //!
 //! * `parse`: the program parses without errors, and the printed text parses to the same program.
 //! * `error`: parsing or type inference produces exactly the errors in the comments, each `// error: E0101 message` at
@@ -24,7 +25,7 @@
 //! * `patterns`: a pattern file; its diagnostics with line and column follow a line `# ----`.
 //!
 //! `// constant: float32 (2, 2): 1 2 3 4` defines `meta[relay.Constant][0]`, and the next such line
-//! `meta[relay.Constant][1]`. A single value fills the whole constant.
+//! `meta[relay.Constant][1]`. A single value fills the whole constant, and so does `ramp`, with multiples of an eighth.
 
 mod errors;
 mod passes;
@@ -34,13 +35,9 @@ mod shorthand;
 mod texts;
 
 use byoc_ir::diag::codes;
-use byoc_ir::tensor::{DType, Tensor};
+use byoc_test_support::filetest::{Outcome, check_file, files};
 use libtest_mimic::{Arguments, Failed, Trial};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-/// Result of a case: the text of the case with the actual results. The case passes if this text equals the original.
-type Outcome = Result<String, Failed>;
+use std::path::Path;
 
 /// Kinds of file tests: the directory, and the function that runs a case.
 const KINDS: &[(&str, fn(&str) -> Outcome)] = &[
@@ -53,17 +50,14 @@ const KINDS: &[(&str, fn(&str) -> Outcome)] = &[
     ("patterns", patterns::table_case),
 ];
 
-const SEPARATOR: &str = "// ====\n";
-
 fn main() {
     let arguments = Arguments::from_args();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/filetests");
-    let is_blessing = is_blessing();
     let mut trials = Vec::new();
     for &(kind, run) in KINDS {
         for path in files(&root.join(kind)) {
             let name = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-            trials.push(Trial::test(format!("{kind}/{name}"), move || check_file(&path, run, is_blessing)));
+            trials.push(Trial::test(format!("{kind}/{name}"), move || Ok(check_file(&path, run)?)));
         }
     }
     trials.push(Trial::test("every text and type code has a page and a case", move || check_codes(&root)));
@@ -91,93 +85,4 @@ fn check_codes(root: &Path) -> Result<(), Failed> {
         }
     }
     Ok(())
-}
-
-fn files(dir: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut files: Vec<PathBuf> =
-        entries.filter(|path| path.extension().is_some_and(|e| e == "relay" || e == "patterns")).collect();
-    files.sort();
-    files
-}
-
-/// Returns true if the run rewrites the expectations.
-fn is_blessing() -> bool {
-    std::env::var_os("BYOC_BLESS").is_some()
-}
-
-/// Runs the cases of a file. A case passes if `run` returns its text unchanged; with `is_blessing`, the returned texts
-/// are written to the file.
-fn check_file(path: &Path, run: fn(&str) -> Outcome, is_blessing: bool) -> Result<(), Failed> {
-    let source = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
-    let mut failures = Vec::new();
-    let mut blessed_cases = Vec::new();
-    for (i, case) in source.split(SEPARATOR).enumerate() {
-        match run(case) {
-            Ok(actual) => {
-                if actual != case {
-                    let diff = similar::TextDiff::from_lines(case, &actual);
-                    let diff = diff.unified_diff().header("expected", "actual").to_string();
-                    failures.push(format!("case {i}:\n{diff}"));
-                }
-                blessed_cases.push(actual);
-            }
-            Err(failed) => {
-                failures.push(format!("case {i}: {}", failed.message().unwrap_or("failed")));
-                blessed_cases.push(case.to_owned());
-            }
-        }
-    }
-    if is_blessing {
-        let text = blessed_cases.join(SEPARATOR);
-        if text != source {
-            std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?;
-        }
-    }
-    if failures.is_empty() || is_blessing {
-        Ok(())
-    } else {
-        Err(format!("{}\n{}\nBYOC_BLESS=1 rewrites the expectations", path.display(), failures.join("\n")).into())
-    }
-}
-
-/// Returns the values of `// key: value` lines, in order.
-fn headers<'c>(case: &'c str, key: &str) -> Vec<&'c str> {
-    let value = |line: &'c str| line.strip_prefix("// ")?.strip_prefix(key)?.strip_prefix(':').map(str::trim);
-    case.lines().filter_map(value).collect()
-}
-
-/// Parses the constants that a case declares.
-fn constants(case: &str) -> Result<Vec<Arc<Tensor>>, Failed> {
-    headers(case, "constant")
-        .into_iter()
-        .map(|line| {
-            constant(line)
-                .map(Arc::new)
-                .ok_or_else(|| Failed::from(format!("constant: expected DTYPE (DIMS): VALUES, found {line}")))
-        })
-        .collect()
-}
-
-/// Parses `float32 (2, 2): 1 2 3 4`.
-fn constant(line: &str) -> Option<Tensor> {
-    let (dtype, rest) = line.split_once(' ')?;
-    let (shape, values) = rest.split_once(':')?;
-    let shape = shape.trim().strip_prefix('(')?.strip_suffix(')')?;
-    let shape: Vec<usize> =
-        shape.split(',').map(str::trim).filter(|d| !d.is_empty()).map(|d| d.parse().ok()).collect::<Option<_>>()?;
-    let values: Vec<f64> = values.split_whitespace().map(|v| v.parse().ok()).collect::<Option<_>>()?;
-    let count = shape.iter().product();
-    let values: Vec<f64> = if values.len() == 1 { vec![values[0]; count] } else { values };
-    if values.len() != count {
-        return None;
-    }
-    Some(match DType::parse(dtype)? {
-        DType::F32 => Tensor::from_slice(&shape, &values.iter().map(|&v| v as f32).collect::<Vec<_>>()),
-        DType::I8 => Tensor::from_slice(&shape, &values.iter().map(|&v| v as i8).collect::<Vec<_>>()),
-        DType::I32 => Tensor::from_slice(&shape, &values.iter().map(|&v| v as i32).collect::<Vec<_>>()),
-        DType::I64 => Tensor::from_slice(&shape, &values.iter().map(|&v| v as i64).collect::<Vec<_>>()),
-        DType::Bool => Tensor::from_bools(&shape, &values.iter().map(|&v| v != 0.0).collect::<Vec<_>>()),
-        _ => return None,
-    })
 }

@@ -2,7 +2,6 @@
 
 use crate::shorthand::expand;
 use crate::texts::{check_round_trip, read};
-use crate::{Outcome, constants, headers};
 use byoc_core::analysis::structural_equal;
 use byoc_core::pass::manager::{self, PassError, RunOptions};
 use byoc_core::pass::{
@@ -14,7 +13,7 @@ use byoc_ir::diag::Severity;
 use byoc_ir::ir::{Module, Name};
 use byoc_ir::tensor::Tensor;
 use byoc_ir::text::{PrintOptions, print};
-use libtest_mimic::Failed;
+use byoc_test_support::filetest::{self, Outcome, constants, headers, is_blessing};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -48,12 +47,12 @@ pub fn pass_case(case: &str) -> Outcome {
         if expected.trim() == "// unchanged" { Ok(module.clone()) } else { program(expected, &types, &constants) };
     let difference = match expected {
         Ok(expected) => structural_equal(&result, &expected).err().map(|difference| difference.to_string()),
-        Err(failed) => failed.message().map(str::to_owned),
+        Err(failed) => Some(failed),
     };
     match difference {
         // The expected text is retained if it is the same program in a different notation.
         None => Ok(case.to_owned()),
-        Some(_) if is_empty || crate::is_blessing() => {
+        Some(_) if is_empty || is_blessing() => {
             let text = if structural_equal(&result, &module).is_ok() { "// unchanged\n".to_owned() } else { text };
             Ok(format!("{input}{SEPARATOR}{text}"))
         }
@@ -62,8 +61,8 @@ pub fn pass_case(case: &str) -> Outcome {
 }
 
 /// Parses the expected program, with its own constants if it declares any, otherwise with the constants of the input.
-fn program(text: &str, types: &[(&str, &str)], constants: &[Arc<Tensor>]) -> Result<Module, Failed> {
-    let case_constants = crate::constants(text)?;
+fn program(text: &str, types: &[(&str, &str)], constants: &[Arc<Tensor>]) -> Result<Module, String> {
+    let case_constants = filetest::constants(text)?;
     read_typed(&expand(text, types), if case_constants.is_empty() { constants } else { &case_constants })
 }
 
@@ -110,20 +109,17 @@ impl Judge for CheckingJudge<'_> {
     }
 }
 
-fn checks(input: &str) -> Result<BTreeMap<Name, Pattern>, Failed> {
+fn checks(input: &str) -> Result<BTreeMap<Name, Pattern>, String> {
     let table = parse_table(&headers(input, "check").join("\n"), Checks::Refused);
     match table.diagnostics.first() {
-        Some(first) => Err(format!("{first}").into()),
+        Some(first) => Err(format!("{first}")),
         None => Ok(table.entries.into_iter().map(|entry| (entry.name, entry.pattern)).collect()),
     }
 }
 
-fn types(input: &str) -> Result<Vec<(&str, &str)>, Failed> {
+fn types(input: &str) -> Result<Vec<(&str, &str)>, String> {
     let pair = |line: &str| format!("type: expected NAME = TYPE, found {line}");
-    headers(input, "type")
-        .into_iter()
-        .map(|line| line.split_once(" = ").ok_or_else(|| Failed::from(pair(line))))
-        .collect()
+    headers(input, "type").into_iter().map(|line| line.split_once(" = ").ok_or_else(|| pair(line))).collect()
 }
 
 /// Returns the line that declares a constant, if the constant has at most 64 elements.
@@ -134,17 +130,16 @@ fn constant_line(tensor: &Tensor) -> Option<String> {
     (values.len() <= 64).then_some(line)
 }
 
-fn read_typed(source: &str, constants: &[Arc<Tensor>]) -> Result<Module, Failed> {
+fn read_typed(source: &str, constants: &[Arc<Tensor>]) -> Result<Module, String> {
     let parsed = read(source, constants)?;
-    infer_type(&parsed.module)
-        .map_err(|faults| format!("type inference failed: {}\n{source}", faults[0].diagnostic).into())
+    infer_type(&parsed.module).map_err(|faults| format!("type inference failed: {}\n{source}", faults[0].diagnostic))
 }
 
-fn options(input: &str) -> Result<PassOptions, Failed> {
+fn options(input: &str) -> Result<PassOptions, String> {
     let mut options = PassOptions::default();
     let table = parse_table(&headers(input, "pattern").join("\n"), Checks::Refused);
     if let Some(first) = table.diagnostics.iter().find(|d| d.severity == Severity::Error) {
-        return Err(format!("{first}").into());
+        return Err(format!("{first}"));
     }
     options.patterns = table.entries;
     for line in headers(input, "annotate") {

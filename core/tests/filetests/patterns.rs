@@ -1,10 +1,10 @@
 //! File tests of the kinds `match` and `patterns`.
 
 use crate::texts::read;
-use crate::{Outcome, constants};
 use byoc_core::pass::infer_type_in_place;
 use byoc_core::pattern::{Checks, parse_pattern, parse_table};
 use byoc_ir::diag::Severity;
+use byoc_test_support::filetest::{Outcome, constants};
 
 pub fn match_case(case: &str) -> Outcome {
     let constants = constants(case)?;

@@ -1,20 +1,19 @@
 //! File tests of the kinds `parse` and `print`.
 
-use crate::{Outcome, constants};
 use byoc_core::analysis::{structural_equal, structural_equal_exprs};
 use byoc_core::pass::infer_type_in_place;
 use byoc_ir::ir::{ExprId, Module};
 use byoc_ir::tensor::Tensor;
 use byoc_ir::text::{ParseOptions, Parsed, PrintOptions, PrintedText, parse, print, print_expr};
-use libtest_mimic::Failed;
+use byoc_test_support::filetest::{Outcome, constants};
 use std::sync::Arc;
 
 /// Parses source text that must not contain errors.
-pub fn read(source: &str, constants: &[Arc<Tensor>]) -> Result<Parsed, Failed> {
+pub fn read(source: &str, constants: &[Arc<Tensor>]) -> Result<Parsed, String> {
     let parsed = parse(source, &ParseOptions { constants });
     match parsed.diagnostics.first() {
         None => Ok(parsed),
-        Some(first) => Err(format!("{first}\nin\n{source}").into()),
+        Some(first) => Err(format!("{first}\nin\n{source}")),
     }
 }
 
@@ -34,7 +33,7 @@ pub fn parse_case(case: &str) -> Outcome {
 }
 
 /// Checks that the printed text parses to an equal module, and that this module is printed as the same text.
-pub fn check_round_trip(module: &Module, root: Option<ExprId>) -> Result<(), Failed> {
+pub fn check_round_trip(module: &Module, root: Option<ExprId>) -> Result<(), String> {
     let text = print_root(module, root, &PrintOptions::default());
     let reparsed = read(&text.text, &text.constants)?;
     let equal = match (root, reparsed.root) {
@@ -44,9 +43,7 @@ pub fn check_round_trip(module: &Module, root: Option<ExprId>) -> Result<(), Fai
     equal.map_err(|difference| format!("the text does not round-trip: {difference}\n{}", text.text))?;
     let reprinted = print_root(&reparsed.module, reparsed.root, &PrintOptions::default());
     if reprinted.text != text.text {
-        return Err(
-            format!("expected the same text from both printings, found\n{}\n{}", text.text, reprinted.text).into()
-        );
+        return Err(format!("expected the same text from both printings, found\n{}\n{}", text.text, reprinted.text));
     }
     Ok(())
 }

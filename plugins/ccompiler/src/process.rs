@@ -68,7 +68,7 @@ impl Drop for ChildGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::harness::{services, services_that_cancel};
+    use byoc_test_support::plugin::{services, services_that_cancel};
 
     fn run_shell(script: &str, limit: Duration, services: &Services) -> Result<ExitStatus> {
         run_limited(Command::new("sh").args(["-c", script]), "sh", limit, services)

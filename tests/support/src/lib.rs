@@ -1,4 +1,4 @@
-//! Support for tests and benches: builds plugins, and draws random numbers.
+//! Support for tests and benches: builds plugins, draws random numbers, reads file tests, and is a host for plugins.
 //!
 //! A plugin is a `cdylib`, which cargo does not build as a dependency of a test. A separate cargo process, with the
 //! profile of the test, builds each plugin on first use; if nothing has changed, this takes about 35 ms per test
@@ -7,6 +7,10 @@
 //! be compiled again. Every function panics on failure, as tests do.
 
 pub mod artifact;
+#[cfg(feature = "filetest")]
+pub mod filetest;
+#[cfg(feature = "plugin")]
+pub mod plugin;
 pub mod random;
 pub mod schema;
 

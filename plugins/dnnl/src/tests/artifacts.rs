@@ -4,63 +4,11 @@ use super::library;
 use crate::backend::{Dnnl, JsonLoader};
 use crate::blob;
 use byoc_plugin_api::*;
+use byoc_test_support::plugin;
 use serde_json::json;
 
-pub struct FloatConstant(pub Vec<f32>);
-
-impl ConstantSource for FloatConstant {
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: the slice covers the elements of the vector; floats have no padding.
-        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len() * 4) }
-    }
-
-    fn digest(&self) -> String {
-        String::new()
-    }
-}
-
 fn constant(shape: &[usize]) -> Constant {
-    Constant::new("w", DType::F32, shape, FloatConstant(vec![0.5; shape.iter().product()]))
-}
-
-/// Host with this number of threads.
-pub struct TestHost(pub usize);
-
-/// Placeholder for the host's reference kernels, which no test here runs.
-struct UnusedReference;
-
-impl Executable for UnusedReference {
-    fn prepare(&self, _: &[&[usize]]) -> Result<Prepared> {
-        Err(Error::new("the host's reference is not available in this test"))
-    }
-
-    fn run(&self, _: Call<'_, '_>) -> Result<()> {
-        Err(Error::new("the host's reference is not available in this test"))
-    }
-}
-
-impl HostServices for TestHost {
-    fn num_threads(&self) -> usize {
-        self.0
-    }
-
-    fn parallel_for(&self, count: usize, task: &(dyn Fn(usize) + Sync)) {
-        (0..count).for_each(task);
-    }
-
-    fn event(&self, _: &str, _: &serde_json::Value) {}
-
-    fn counter(&self, _: &str, _: u64) {}
-
-    fn log_level(&self) -> Option<Level> {
-        None
-    }
-
-    fn log(&self, _: Level, _: &str, _: &str) {}
-
-    fn reference(&self, _: &Graph, _: &[Constant]) -> Result<Box<dyn Executable>> {
-        Ok(Box::new(UnusedReference))
-    }
+    plugin::floats(shape, &vec![0.5; shape.iter().product()])
 }
 
 /// Returns a dense layer with a ReLU, in a composite: input (2, 3), weight (4, 3).
@@ -126,7 +74,7 @@ fn rejects_blob_of_another_region() {
         return;
     }
     let (graph, constants) = layer();
-    let services = Services::new(TestHost(1));
+    let services = plugin::services(1);
     let region = Region { graph: &graph, constants: &constants, options: &json!({}) };
     let compiled_region = Dnnl.compile(&region).unwrap();
     let load = |symbol: &str| {

@@ -1,11 +1,11 @@
 //! bfloat16 option: if it is set, operands are rounded and results are not.
 
-use super::artifacts::{FloatConstant, TestHost};
 use super::library;
 use super::region::run;
 use crate::backend::{Dnnl, JsonLoader};
 use crate::cpu;
 use byoc_plugin_api::*;
+use byoc_test_support::plugin;
 use serde_json::json;
 
 /// Number of rows and columns, large enough for a copy of the data to pay off.
@@ -25,9 +25,9 @@ fn product(options: &serde_json::Value) -> (String, f32) {
     let w = graph.push_constant(0, ty.clone());
     let y = graph.push_op("nn.dense", [ValueRef::of(x), ValueRef::of(w)], [], [ty]);
     graph.outputs.push(ValueRef::of(y));
-    let constants = [Constant::new("w", DType::F32, &[N, N], FloatConstant(vec![NEXT_BF16; N * N]))];
+    let constants = [plugin::floats(&[N, N], &vec![NEXT_BF16; N * N])];
     let compiled_region = Dnnl.compile(&Region { graph: &graph, constants: &constants, options }).unwrap();
-    let services = Services::new(TestHost(1));
+    let services = plugin::services(1);
     // Options take effect only at compile time.
     let request = LoadRequest {
         symbol: "region_0",

@@ -1,10 +1,10 @@
 //! Division by constants, which becomes multiplication where the results are equal.
 
-use super::artifacts::{FloatConstant, TestHost};
 use super::library;
 use super::region::run;
 use crate::runtime::LoadedRegion;
 use byoc_plugin_api::*;
+use byoc_test_support::plugin;
 
 #[test]
 fn keeps_division_if_reciprocal_is_not_normal() {
@@ -17,8 +17,8 @@ fn keeps_division_if_reciprocal_is_not_normal() {
         let inputs = [ValueRef::of(graph.push_input("x", ty(&[2]))), ValueRef::of(graph.push_constant(0, ty(&[])))];
         let y = graph.push_op("divide", inputs, [], [ty(&[2])]);
         graph.outputs.push(ValueRef::of(y));
-        let divisor = Constant::new("c", DType::F32, &[], FloatConstant(vec![divisor]));
-        let region = LoadedRegion::new(graph, &[divisor], &Services::new(TestHost(1))).unwrap();
+        let divisor = plugin::floats(&[], &[divisor]);
+        let region = LoadedRegion::new(graph, &[divisor], &plugin::services(1)).unwrap();
         for y in run(&region, &[2], &[x, x]) {
             assert!(y == expected || (y / expected - 1.0).abs() < 1e-4, "expected {expected}, found {y}");
         }

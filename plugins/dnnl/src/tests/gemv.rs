@@ -1,6 +1,5 @@
 //! GEMV with a matrix that several matrix products read.
 
-use super::artifacts::{FloatConstant, TestHost};
 use super::library;
 use super::region::{random_floats, run};
 use crate::ir::RegionIr;
@@ -8,6 +7,7 @@ use crate::lower::{Packs, lower};
 use crate::plan::Operation;
 use crate::runtime::LoadedRegion;
 use byoc_plugin_api::*;
+use byoc_test_support::plugin;
 
 /// Returns a chain of `times` dense layers that share the weight `w` of shape (n, n) and, if `has_bias` is set, a bias.
 /// The input has the shape (rows, n).
@@ -24,9 +24,9 @@ fn chain(rows: usize, n: usize, times: usize, has_bias: bool) -> (Graph, Vec<Con
         }
     }
     graph.outputs.push(y);
-    let w = random_floats(n * n, 1).iter().map(|w| w / (n as f32).sqrt()).collect();
-    let w = Constant::new("w", DType::F32, &[n, n], FloatConstant(w));
-    (graph, vec![w, Constant::new("b", DType::F32, &[n], FloatConstant(random_floats(n, 2)))])
+    let w: Vec<f32> = random_floats(n * n, 1).iter().map(|w| w / (n as f32).sqrt()).collect();
+    let w = plugin::floats(&[n, n], &w);
+    (graph, vec![w, plugin::floats(&[n], &random_floats(n, 2))])
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn matches_reference_for_every_width_and_direction() {
         for bias in [false, true] {
             let (mut graph, constants) = chain(1, n, 3, bias);
             crate::options::store(&mut graph, &serde_json::json!({"backend_options": {"serial": "false"}}));
-            let region = LoadedRegion::new(graph, &constants, &Services::new(TestHost(threads))).unwrap();
+            let region = LoadedRegion::new(graph, &constants, &plugin::services(threads)).unwrap();
             let x = random_floats(n, 3);
             let result = run(&region, &[1, n], &x);
             let w = constants[0].tensor();

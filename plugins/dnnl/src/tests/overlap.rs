@@ -1,11 +1,11 @@
 //! Transposed convolutions, compared with the direct formula, in the forms that the plugin computes them in; weights that
 //! are inputs; and the steps that a plan reports.
 
-use super::artifacts::{FloatConstant, TestHost};
 use super::library;
 use super::region::{random_floats, run_inputs};
 use crate::runtime::LoadedRegion;
 use byoc_plugin_api::*;
+use byoc_test_support::plugin;
 use serde_json::{Value, json};
 
 /// Transposed convolution. Each spatial axis is given as (data, taps, stride, dilation, padding before and after, output
@@ -83,10 +83,8 @@ impl Layer {
         let (x_values, w_values) =
             (random_floats(x_shape.iter().product(), 1), random_floats(w_shape.iter().product(), 2));
         let bias = random_floats(self.groups * to, 3);
-        let constants = vec![
-            Constant::new("b", DType::F32, &[self.groups * to], FloatConstant(bias.clone())),
-            Constant::new("w", DType::F32, &w_shape, FloatConstant(w_values.clone())),
-        ];
+        let constants =
+            vec![plugin::floats(&[self.groups * to], &bias.clone()), plugin::floats(&w_shape, &w_values.clone())];
         let w = match has_weight_input {
             true => graph.push_input("w", ty(&w_shape)),
             false => graph.push_constant(1, ty(&w_shape)),
@@ -114,7 +112,7 @@ impl Layer {
             });
         }
         graph.outputs.push(y);
-        let region = LoadedRegion::new(graph, &constants, &Services::new(TestHost(threads))).unwrap();
+        let region = LoadedRegion::new(graph, &constants, &plugin::services(threads)).unwrap();
         let mut expected = self.direct(&x_values, &w_values);
         let positions = output.iter().product::<usize>();
         for operator in self.chain {
@@ -222,7 +220,7 @@ fn weights_that_are_inputs_are_copied_once() {
     let y = ValueRef::of(graph.push_op("nn.conv2d", [x, w], attrs(), [ty(&data)]));
     let y = ValueRef::of(graph.push_op("nn.conv2d", [y, w], attrs(), [ty(&data)]));
     graph.outputs.push(y);
-    let region = LoadedRegion::new(graph, &[], &Services::new(TestHost(2))).unwrap();
+    let region = LoadedRegion::new(graph, &[], &plugin::services(2)).unwrap();
     let inputs = [data, kernel].map(|shape| (shape.to_vec(), random_floats(shape.iter().product(), 5)));
     let (found, steps) = run(&region, &inputs);
     assert_eq!(steps.iter().filter(|step| step["step"] == "weights").count(), 1, "{steps:?}");
@@ -265,12 +263,9 @@ fn small_regions_are_serial() {
         let w = ValueRef::of(graph.push_constant(0, ty.clone()));
         let y = ValueRef::of(graph.push_op("nn.dense", [x, w], [], [ty]));
         graph.outputs.push(y);
-        let mut ir = crate::ir::RegionIr::of(
-            &graph,
-            &[Constant::new("w", DType::F32, &[n, n], FloatConstant(vec![0.5; n * n]))],
-            &[vec![n as i64; 2]],
-        )
-        .unwrap();
+        let mut ir =
+            crate::ir::RegionIr::of(&graph, &[plugin::floats(&[n, n], &vec![0.5; n * n])], &[vec![n as i64; 2]])
+                .unwrap();
         ir.options = crate::options::of_graph(&graph).0;
         let library = library().unwrap();
         library.set_threads(2);

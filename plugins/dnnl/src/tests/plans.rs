@@ -1,10 +1,10 @@
 //! Plans for many sets of dimensions, and the memory in use after their release.
 
-use super::artifacts::{FloatConstant, TestHost};
 use super::library;
 use super::region::{random_floats, run};
 use crate::runtime::LoadedRegion;
 use byoc_plugin_api::*;
+use byoc_test_support::plugin;
 
 /// Creates a region of two dense layers of width `n`, each followed by a ReLU, for an arbitrary number of rows.
 fn dynamic_region(n: usize) -> LoadedRegion {
@@ -16,10 +16,10 @@ fn dynamic_region(n: usize) -> LoadedRegion {
         let w = ValueRef::of(graph.push_constant(layer, TensorType::new(DType::F32, &[n, n])));
         y = ValueRef::of(graph.push_op("nn.dense", [y, w], [], [dynamic_type()]));
         y = ValueRef::of(graph.push_op("nn.relu", [y], [], [dynamic_type()]));
-        constants.push(Constant::new("w", DType::F32, &[n, n], FloatConstant(random_floats(n * n, u64::from(layer)))));
+        constants.push(plugin::floats(&[n, n], &random_floats(n * n, u64::from(layer))));
     }
     graph.outputs.push(y);
-    LoadedRegion::new(graph, &constants, &Services::new(TestHost(1))).unwrap()
+    LoadedRegion::new(graph, &constants, &plugin::services(1)).unwrap()
 }
 
 fn release(region: &LoadedRegion, plan: u64) -> Option<Vec<u8>> {

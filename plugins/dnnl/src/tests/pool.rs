@@ -1,10 +1,10 @@
 //! Library threads: as many as the host requests, and asleep soon after a run.
 
-use super::artifacts::{FloatConstant, TestHost};
 use super::library;
 use super::region::run_times;
 use crate::runtime::LoadedRegion;
 use byoc_plugin_api::*;
+use byoc_test_support::plugin;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -54,8 +54,8 @@ fn workers_sleep_after_a_run_and_stay_asleep() {
     let w = graph.push_constant(0, ty.clone());
     let y = graph.push_op("nn.dense", [ValueRef::of(x), ValueRef::of(w)], [], [ty]);
     graph.outputs.push(ValueRef::of(y));
-    let weight = Constant::new("w", DType::F32, &[N, N], FloatConstant(vec![0.25; N * N]));
-    let region = LoadedRegion::new(graph, &[weight], &Services::new(TestHost(2))).unwrap();
+    let weight = plugin::floats(&[N, N], &vec![0.25; N * N]);
+    let region = LoadedRegion::new(graph, &[weight], &plugin::services(2)).unwrap();
     run_times(&region, &[N, N], &[0.0; N * N], 20);
     let initial_workers = workers();
     assert_eq!(initial_workers.len(), 1, "expected one worker besides the caller");

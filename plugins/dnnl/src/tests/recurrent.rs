@@ -1,11 +1,11 @@
 //! Recognition of GRU steps in the forms that frontends and exporters emit, and rejection of similar graphs.
 
-use super::artifacts::FloatConstant;
 use crate::cell::CellKind;
 use crate::cell::gru::Part;
 use crate::ir::{Kind, RegionIr};
 use crate::library::ffi;
 use byoc_plugin_api::*;
+use byoc_test_support::plugin;
 
 const BATCH: usize = 2;
 const HIDDEN: usize = 8;
@@ -34,8 +34,7 @@ impl Net {
     }
 
     fn constant(&mut self, shape: &[usize]) -> ValueRef {
-        let values = FloatConstant(vec![1.0; shape.iter().product()]);
-        self.constants.push(Constant::new("w", DType::F32, shape, values));
+        self.constants.push(plugin::floats(shape, &vec![1.0; shape.iter().product()]));
         ValueRef::of(self.graph.push_constant(self.constants.len() as u32 - 1, TensorType::new(DType::F32, shape)))
     }
 

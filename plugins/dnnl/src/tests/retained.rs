@@ -1,11 +1,11 @@
 //! Bound on the code that the library never frees, over many dimensions.
 
-use super::artifacts::{FloatConstant, TestHost};
 use super::library;
 use super::region::{random_floats, run};
 use crate::library::retained::{MAX_RETAINED, reserved_count};
 use crate::runtime::LoadedRegion;
 use byoc_plugin_api::*;
+use byoc_test_support::plugin;
 
 const CHANNELS: usize = 16;
 
@@ -30,9 +30,8 @@ fn convolution(is_transposed: bool, size: Option<[usize; 2]>) -> LoadedRegion {
     let y = ValueRef::of(graph.push_op(operator, [x, w], attrs, [image(stride)]));
     let y = ValueRef::of(graph.push_op("nn.relu", [y], [], [image(stride)]));
     graph.outputs.push(y);
-    let weights = FloatConstant(random_floats(kernel.iter().product(), 3));
-    let constant = Constant::new("w", DType::F32, &kernel, weights);
-    LoadedRegion::new(graph, &[constant], &Services::new(TestHost(1))).unwrap()
+    let constant = plugin::floats(&kernel, &random_floats(kernel.iter().product(), 3));
+    LoadedRegion::new(graph, &[constant], &plugin::services(1)).unwrap()
 }
 
 /// Returns the size of the resident generated code in KiB: executable memory that maps no file.

@@ -1,6 +1,5 @@
 //! Winograd convolutions compared with the direct formula, and the conditions under which they are used.
 
-use super::artifacts::{FloatConstant, TestHost};
 use super::library;
 use super::region::{random_floats, run};
 use crate::argument::{Argument, Arguments, BufferId};
@@ -12,6 +11,7 @@ use crate::plan::Operation;
 use crate::runtime::LoadedRegion;
 use crate::winograd::{WeightLayout, Winograd};
 use byoc_plugin_api::*;
+use byoc_test_support::plugin;
 
 /// Dimensions of a convolution with channels-last images and kernels (filters, channels, 3, 3).
 #[derive(Clone, Copy, Debug)]
@@ -156,7 +156,7 @@ fn graph(n: usize, k: usize, activation: &str, attrs: Vec<Attr>) -> (Graph, Cons
     let y = graph.push_op("nn.conv2d", [ValueRef::of(x), ValueRef::of(w)], conv_attrs, [ty(&[1, 32, n, n])]);
     let y = graph.push_op(activation, [ValueRef::of(y)], attrs, [ty(&[1, 32, n, n])]);
     graph.outputs.push(ValueRef::of(y));
-    (graph, Constant::new("w", DType::F32, &[32, 32, k, k], FloatConstant(random_floats(32 * 32 * k * k, 5))))
+    (graph, plugin::floats(&[32, 32, k, k], &random_floats(32 * 32 * k * k, 5)))
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn nan_propagates_within_its_tiles_only() {
     }
     const N: usize = 16;
     let (graph, w) = graph(N, 3, "nn.relu", vec![]);
-    let region = LoadedRegion::new(graph, &[w], &Services::new(TestHost(2))).unwrap();
+    let region = LoadedRegion::new(graph, &[w], &plugin::services(2)).unwrap();
     let mut x = random_floats(32 * N * N, 6);
     x[5 * N + 5] = f32::NAN;
     let y = run(&region, &[1, 32, N, N], &x);

@@ -1,11 +1,12 @@
 //! Tests drivers: the sample driver is bit-exact with the software device, and invalid files are rejected before they
 //! are mapped.
 
-use super::harness::{host, int8s};
+use super::harness::int8s;
 use crate::device::product;
 use crate::driver::{Driver, open};
 use crate::epilogue::Target;
 use crate::layer::{Conv, Dense, Layer};
+use byoc_test_support::plugin::services;
 use byoc_test_support::random::Random;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -44,7 +45,7 @@ fn sample_driver_equals_software_device() {
         stride_width: 1,
     };
     let layers = [Layer::Conv2d(conv), Layer::Dense(Dense { batch: 3, in_features: 70, out_features: 5 })];
-    let (services, _) = host(2);
+    let services = services(2);
     for layer in layers {
         let [feature, kernel, out] = layer.elements().map(|count| count as usize);
         let mut random = Random::new(5);

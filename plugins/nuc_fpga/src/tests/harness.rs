@@ -1,119 +1,17 @@
-//! Test harness: a host, regions under construction, and a naive evaluator of their operators.
+//! Test harness: regions under construction, and a naive evaluator of their operators.
 
 use crate::backend::NucFpga;
 use crate::device::config::Config;
 use crate::loader::CommandLoader;
 use byoc_plugin_api::*;
+use byoc_test_support::plugin::{self, Memory, Recording, host};
 use byoc_test_support::random::Random;
-use serde_json::{Value, json};
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-
-/// Events and counters that a host has received from plugins.
-#[derive(Default)]
-pub struct HostRecording {
-    pub events: Mutex<Vec<(String, Value)>>,
-    pub counters: Mutex<BTreeMap<String, u64>>,
-}
-
-/// Host: its number of threads, and a recording of the events and counters that it receives.
-struct TestHost(usize, Arc<HostRecording>);
-
-impl HostServices for TestHost {
-    fn num_threads(&self) -> usize {
-        self.0
-    }
-
-    fn parallel_for(&self, count: usize, task: &(dyn Fn(usize) + Sync)) {
-        let next_index = AtomicUsize::new(0);
-        let run_worker = || {
-            loop {
-                let i = next_index.fetch_add(1, Ordering::Relaxed);
-                if i >= count {
-                    break;
-                }
-                task(i);
-            }
-        };
-        std::thread::scope(|scope| (0..self.0).for_each(|_| drop(scope.spawn(run_worker))));
-    }
-
-    fn event(&self, name: &str, fields: &Value) {
-        self.1.events.lock().unwrap().push((name.to_owned(), fields.clone()));
-    }
-
-    fn counter(&self, name: &str, amount: u64) {
-        *self.1.counters.lock().unwrap().entry(name.to_owned()).or_default() += amount;
-    }
-
-    fn log_level(&self) -> Option<Level> {
-        None
-    }
-
-    fn log(&self, _: Level, _: &str, _: &str) {}
-
-    fn reference(&self, _: &Graph, _: &[Constant]) -> Result<Box<dyn Executable>> {
-        Err(Error::new("reference kernels are not available in this test"))
-    }
-}
-
-/// Creates a host with `threads` threads. Also returns the recording of the events and counters that it receives.
-pub fn host(threads: usize) -> (Services, Arc<HostRecording>) {
-    let recording = Arc::new(HostRecording::default());
-    (Services::new(TestHost(threads, recording.clone())), recording)
-}
+use serde_json::json;
+use std::sync::Arc;
 
 /// Returns uniformly distributed int8 values, including -128.
 pub fn int8s(random: &mut Random, count: usize) -> Vec<i8> {
     (0..count).map(|_| random.bits() as i8).collect()
-}
-
-/// Dense tensor memory with the alignment of host tensors.
-#[derive(Clone)]
-pub struct Memory {
-    words: Vec<[u64; 8]>,
-    bytes: usize,
-}
-
-impl Memory {
-    pub fn new(bytes: usize) -> Memory {
-        // The fill pattern reveals elements that are not written.
-        Memory { words: vec![[0xa5a5_a5a5_a5a5_a5a5; 8]; bytes.div_ceil(64) + 1], bytes }
-    }
-
-    pub fn of(bytes: &[u8]) -> Memory {
-        let mut memory = Memory::new(bytes.len());
-        memory.bytes_mut().copy_from_slice(bytes);
-        memory
-    }
-
-    fn skip(&self) -> usize {
-        (64 - self.words.as_ptr() as usize % 64) % 64
-    }
-
-    pub fn bytes(&self) -> &[u8] {
-        // SAFETY: `words` has at least 64 bytes more than `bytes`, and `skip` is less than 64.
-        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast::<u8>().add(self.skip()), self.bytes) }
-    }
-
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        let skip = self.skip();
-        // SAFETY: `words` has at least 64 bytes more than `bytes`, and `skip` is less than 64.
-        unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast::<u8>().add(skip), self.bytes) }
-    }
-}
-
-struct ByteConstant(Memory);
-
-impl ConstantSource for ByteConstant {
-    fn bytes(&self) -> &[u8] {
-        self.0.bytes()
-    }
-
-    fn digest(&self) -> String {
-        String::new()
-    }
 }
 
 /// Encodes integers as elements of type `dtype`.
@@ -162,7 +60,7 @@ impl Case {
 
     pub fn constant(&mut self, dtype: DType, shape: &[usize], bytes: &[u8]) -> ValueRef {
         let index = self.constants.len() as u32;
-        self.constants.push(Constant::new("w", dtype, shape, ByteConstant(Memory::of(bytes))));
+        self.constants.push(plugin::constant(dtype, shape, bytes));
         ValueRef::of(self.graph.push_constant(index, ty(dtype, shape)))
     }
 
@@ -233,40 +131,12 @@ impl Case {
     }
 
     /// Runs a compiled region. Returns its outputs, and the events and counters that the host has received.
-    pub fn run(&self, blob: &[u8], threads: usize) -> (Vec<Vec<i64>>, Arc<HostRecording>) {
+    pub fn run(&self, blob: &[u8], threads: usize) -> (Vec<Vec<i64>>, Arc<Recording>) {
         let (services, recording) = host(threads);
         let executable = self.load(blob, &services).unwrap_or_else(|error| panic!("{error}"));
-        let shapes: Vec<Vec<usize>> = self.graph.inputs.iter().map(|i| i.ty.shape().unwrap()).collect();
-        let dims: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
-        let preparation = executable.prepare(&dims).unwrap();
-        let inputs: Vec<TensorRef<'_>> = self
-            .graph
-            .inputs
-            .iter()
-            .zip(&shapes)
-            .zip(&self.inputs)
-            .map(|((input, shape), memory)| TensorRef::new(input.ty.dtype, shape, memory.bytes()))
-            .collect();
+        let inputs: Vec<_> = self.graph.inputs.iter().map(|input| input.ty.clone()).zip(self.inputs.clone()).collect();
         let types = self.output_types();
-        let mut shapes: Vec<Vec<usize>> = types.iter().map(|t| t.shape().unwrap()).collect();
-        let mut memory: Vec<Memory> =
-            types.iter().map(|t| Memory::new(t.element_count().unwrap() * t.dtype.size())).collect();
-        let mut workspace = Memory::new(preparation.workspace);
-        {
-            let mut outputs: Vec<TensorMut<'_>> = types
-                .iter()
-                .zip(&mut shapes)
-                .zip(&mut memory)
-                .map(|((t, shape), memory)| TensorMut::new(t.dtype, shape, memory.bytes_mut()))
-                .collect();
-            let call = Call {
-                inputs: &inputs,
-                outputs: &mut outputs,
-                workspace: workspace.bytes_mut(),
-                plan: preparation.plan,
-            };
-            executable.run(call).unwrap();
-        }
+        let memory = plugin::run(&*executable, &inputs, &types, 1);
         (types.iter().zip(memory).map(|(t, memory)| decode(t.dtype, memory.bytes())).collect(), recording)
     }
 

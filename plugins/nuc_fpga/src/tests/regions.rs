@@ -1,8 +1,9 @@
 //! Tests layers with epilogues, in one command and in chains: the plugin and the generated C are bit-exact with the
 //! naive evaluation of each operator.
 
-use super::harness::{Case, ConvCase, Memory, decode, ty};
+use super::harness::{Case, ConvCase, decode, ty};
 use byoc_plugin_api::*;
+use byoc_test_support::plugin::Memory;
 use byoc_test_support::random::Random;
 use std::ffi::c_void;
 use std::path::Path;
@@ -204,8 +205,7 @@ fn run_c(case: &Case, library: &libloading::Library) -> Vec<Vec<i64>> {
         (run, library.get::<unsafe extern "C" fn() -> usize>("region_0_work_size").unwrap()())
     };
     let types = case.output_types();
-    let mut outputs: Vec<Memory> =
-        types.iter().map(|t| Memory::new(t.element_count().unwrap() * t.dtype.size())).collect();
+    let mut outputs: Vec<Memory> = types.iter().map(Memory::for_type).collect();
     let mut workspace = Memory::new(size);
     let inputs: Vec<*const c_void> = case.inputs.iter().map(|memory| memory.bytes().as_ptr().cast()).collect();
     let constants: Vec<*const c_void> = case.constants.iter().map(|c| c.bytes().as_ptr().cast()).collect();

@@ -1,13 +1,14 @@
 //! Tests that serialized command lists are reproducible, validated, and rejected if corrupt; tests the description and
 //! events.
 
-use super::harness::{Case, ConvCase, host};
+use super::harness::{Case, ConvCase};
 use crate::backend::NucFpga;
 use crate::blob;
 use crate::command_list::{CommandList, Place};
 use crate::device::config::Config;
 use crate::epilogue::{Element, EpilogueOp, Factor};
 use byoc_plugin_api::*;
+use byoc_test_support::plugin::host;
 
 fn region() -> Case {
     let conv = ConvCase::default();
