@@ -7,7 +7,7 @@ use super::lookup::{self, Sum};
 use crate::broadcast::LoopNest;
 use crate::simd::multiversion;
 use crate::{Kernel, Offer, Spec};
-use byoc_ir::op::qnn::numerics::{Rescale, range, rescale, saturate};
+use byoc_ir::op::qnn::numerics::{Rescale, Rounding, range, rescale, saturate};
 use byoc_ir::op::qnn::{default_requantization, scales};
 use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
 
@@ -36,6 +36,8 @@ struct Product {
     flip: u8,
     zero_points: [i32; 2],
     factor: Rescale,
+    /// The factor in binary64, if results computed with it are those of the fixed-point formula.
+    real_factor: Option<f64>,
     result_zero_point: i32,
     limits: (i64, i64),
 }
@@ -101,13 +103,27 @@ fn product(spec: &Spec<'_>) -> Option<Product> {
     let zero_points = [zero_point(spec, 3)?, zero_point(spec, 5)?];
     // The products of differences to larger ones may exceed `int32`, and are left to the reference.
     let are_small = zero_points.iter().all(|zero| zero.unsigned_abs() < 1 << 14);
-    are_small.then_some(Product {
-        flip,
-        zero_points: zero_points.map(|zero| zero + i32::from(flip)),
-        factor: default_requantization(&[product_scale], &scale(spec, 6)?)[0],
-        result_zero_point: zero_point(spec, 7)?,
-        limits: range(dtype),
-    })
+    let zero_points = zero_points.map(|zero| zero + i32::from(flip));
+    let (factor, result_zero_point) =
+        (default_requantization(&[product_scale], &scale(spec, 6)?)[0], zero_point(spec, 7)?);
+    let largest = |zero: i32| i64::from(zero.abs().max((255 - zero).abs()));
+    let is_exact = largest(zero_points[0]) * largest(zero_points[1]) < MAX_EXACT && result_zero_point.abs() <= 255;
+    let real_factor = if is_exact { real_factor(factor) } else { None };
+    are_small.then_some(Product { flip, zero_points, factor, real_factor, result_zero_point, limits: range(dtype) })
+}
+
+/// Bound of products whose multiplication by a fixed-point factor is exact in binary64, with a half added: 21 bits and
+/// the 31 bits of the multiplier.
+const MAX_EXACT: i64 = 1 << 21;
+
+/// Returns the factor as a real number, if halves are rounded up and the formula shifts by no more than its limits.
+fn real_factor(factor: Rescale) -> Option<f64> {
+    match factor {
+        Rescale::Fixed(ratio, Rounding::Upward) if (-32..=30).contains(&ratio.exponent) => {
+            Some(f64::from(ratio.multiplier) * (f64::from(ratio.exponent) - 31.0).exp2())
+        }
+        _ => None,
+    }
 }
 
 impl Function {
@@ -120,7 +136,10 @@ impl Function {
                 for ((a, b), out) in a.chunks(BLOCK).zip(b.chunks(BLOCK)).zip(out.chunks_mut(BLOCK)) {
                     let products = &mut products[..out.len()];
                     multiply(a, b, product.flip, product.zero_points, products);
-                    line(products, out, product.factor, product.result_zero_point, product.limits);
+                    match product.real_factor {
+                        Some(factor) => real_line(products, out, factor, product.result_zero_point, product.limits),
+                        None => line(products, out, product.factor, product.result_zero_point, product.limits),
+                    }
                 }
             }
         }
@@ -157,6 +176,16 @@ impl Kernel for Binary {
 }
 
 multiversion! {
+    /// Rescales integers, halves rounded up, adds the zero point, and saturates the results. (Processors have few
+    /// instructions for the 64-bit integers of the fixed-point formula.)
+    fn real_line(x: &[i32], out: &mut [u8], factor: f64, zero_point: i32, limits: (i64, i64)) {
+        let (zero, low, high) = (f64::from(zero_point), limits.0 as f64, limits.1 as f64);
+        for (out, x) in out.iter_mut().zip(x) {
+            let value = (f64::from(*x) * factor + 0.5).floor() + zero;
+            *out = value.max(low).min(high) as i32 as u8;
+        }
+    }
+
     /// Computes the products of bytes with their sign bits flipped, minus the zero points.
     fn multiply(a: &[u8], b: &[u8], flip: u8, zero_points: [i32; 2], products: &mut [i32]) {
         for ((product, a), b) in products.iter_mut().zip(a).zip(b) {

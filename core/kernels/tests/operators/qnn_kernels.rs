@@ -415,7 +415,7 @@ fn elementwise() {
 }
 
 #[test]
-fn max_pooling() {
+fn pooling() {
     let mut random = Random::new(10);
     for round in 0..80 {
         let is_channels_last = round % 3 == 0;
@@ -435,5 +435,11 @@ fn max_pooling() {
             ("ceil_mode", AttrValue::Bool(random.below(2) == 0)),
         ]);
         check("nn.max_pool2d", &pool_attrs, &[&any_bytes(&mut random, &shape)], &[], 1 + round % 3);
+        let (dtype, include) = (random.pick(&BYTES), AttrValue::Bool(random.flip()));
+        let x = bytes(&mut random, dtype, &shape);
+        let [scales, result_scales] = [0, 1].map(|_| random_scales(&mut random, &[], -3));
+        let [zeros, result_zeros] = [0, 1].map(|_| zero_points(&mut random, &[], dtype));
+        let args = [&x, &scales, &zeros, &result_scales, &result_zeros];
+        check("qnn.avg_pool2d", &pool_attrs.with("count_include_pad", include), &args, &[1, 2, 3, 4], 1 + round % 3);
     }
 }
