@@ -302,8 +302,8 @@ pub struct OpDef {
 inventory::collect!(OpDef);
 
 impl OpDef {
-    /// What [`operator!`] takes for the fields that an entry leaves out: an operator that is not fused, computes nothing,
-    /// and whose results are exact.
+    /// Values of the fields that an entry of [`operator!`] leaves out: an operator that is not fused, computes nothing, and
+    /// whose results are exact.
     pub(super) const DEFAULT: OpDef = OpDef {
         name: "",
         doc: "",

@@ -2,6 +2,7 @@
 //! `qnn.avg_pool2d`: sums of integers, which are exact in any order.
 
 use crate::{Kernel, Offer, Spec, split};
+use byoc_ir::cancel::Ticks;
 use byoc_ir::op::pool::{PoolShape, pool_window};
 use byoc_ir::op::qnn::numerics::{Rounding, range};
 use byoc_ir::op::qnn::{quantize_f32, scales};
@@ -165,6 +166,7 @@ impl Kernel for AveragePool {
         let (x, dilation) = (inputs[0].data, self.window.dilation);
         let channels_last = data.stride[4] != 1 || self.window.dilation[2] != 1;
         let mut sums = vec![0i64; data.size[1]];
+        let mut ticks = Ticks::every(self.taps[2].saturating_mul(sums.len()));
         for (n, row, column) in positions([out.size[0], out.size[3], out.size[4]]) {
             let (first_row, rows, covered_rows) = self.span(1, row);
             let (first_column, columns, covered_columns) = self.span(2, column);
@@ -172,6 +174,9 @@ impl Kernel for AveragePool {
             let divisor = if self.includes_padding { covered_rows * covered_columns } else { inside };
             sums.fill(0);
             for r in 0..rows {
+                if ticks.is_requested() {
+                    return Ok(());
+                }
                 let start = n * data.stride[0] + (first_row + r * dilation[1]) * data.stride[3];
                 if channels_last {
                     for c in 0..columns {
