@@ -1,7 +1,7 @@
 //! Loading and building of models through the library, and benches of their runs.
 
 use crate::families::{FAMILIES, Work};
-use byoc::build::{BuildOptions, build};
+use byoc::driver::{BuildOptions, build};
 use byoc::frontend::{self, LoadOptions};
 use byoc::io::random;
 use byoc::runtime::model::Model;

@@ -1,7 +1,7 @@
 //! Library interface for compiling models.
 
-use crate::build::explanation::Explanation;
-use crate::build::{self, BuildOptions, Compiled, Progress, Stage};
+use crate::driver::explanation::Explanation;
+use crate::driver::{self, BuildOptions, Compiled, Progress, Stage};
 use crate::error::Error;
 use crate::frontend::{self, LoadOptions, Loaded};
 use byoc_ir::diag::{Diagnostic, codes};
@@ -211,11 +211,11 @@ impl Compilation {
             ..options.load.clone()
         };
         let is_self_contained = Cell::new(true);
-        let output = build::build_programs(
+        let output = driver::build_programs(
             &load,
             &specialized_dims,
             |load| read(&source, load).inspect(|model| is_self_contained.set(model.is_self_contained)),
-            |model| build::build(session, model, &build, &mut |_| {}),
+            |model| driver::build(session, model, &build, &mut |_| {}),
         )?;
         let warnings = output.warnings().cloned().collect();
         Ok(Compilation {
@@ -238,7 +238,7 @@ impl Compilation {
     ) -> Result<(Module, Vec<Diagnostic>), Error> {
         let _scope = options.cancellation(session).enter();
         let load = LoadOptions { host_operators: options.build.host_operators(), ..options.load.clone() };
-        Ok(build::partitioned(session, read(&source.into(), &load)?, &options.build)?)
+        Ok(driver::partitioned(session, read(&source.into(), &load)?, &options.build)?)
     }
 
     /// Opens an artifact, which is a saved compilation.

@@ -87,9 +87,9 @@
 //! Events and spans are emitted through [`tracing`]; without a subscriber, they are discarded at negligible cost.
 
 mod adaptive;
-pub mod build;
 pub mod compare;
 mod compilation;
+pub mod driver;
 mod error;
 pub mod frontend;
 pub mod io;
@@ -102,8 +102,6 @@ pub mod trace;
 mod values;
 mod wording;
 
-pub use build::Stage;
-pub use build::explanation::Explanation;
 pub use byoc_ir::diag::{Code, Diagnostic};
 pub use byoc_ir::escape;
 pub use byoc_ir::ir::{Dim, TensorType};
@@ -113,6 +111,8 @@ pub use byoc_runtime::cancel::Cancel;
 pub use byoc_runtime::exec::program::Port;
 pub use byoc_runtime::{Session, SessionBuilder};
 pub use compilation::{Compilation, CompileOptions, Source};
+pub use driver::Stage;
+pub use driver::explanation::Explanation;
 pub use error::{Error, ErrorInfo};
 pub use model::{Model, RunOptions};
 pub use plan::Plan;

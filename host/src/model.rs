@@ -1,10 +1,10 @@
 //! Library interface for loaded models.
 
 use crate::adaptive::{Adaptive, Chosen};
-use crate::build::Stage;
-use crate::build::backend::check_run_option;
-use crate::build::explanation::Explanation;
 use crate::compilation::{Compilation, CompileOptions, Source};
+use crate::driver::Stage;
+use crate::driver::backend::check_run_option;
+use crate::driver::explanation::Explanation;
 use crate::error::Error;
 use crate::plan::Plan;
 use crate::run_async::{Executors, RunFuture};

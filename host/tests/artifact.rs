@@ -1,7 +1,7 @@
 //! Artifact round trips, and rejection of corrupt or inconsistent artifacts.
 
-use byoc::build::plan::plan;
-use byoc::build::{Compiled, CompiledRegion, PluginId, RegionSource};
+use byoc::driver::plan::plan;
+use byoc::driver::{Compiled, CompiledRegion, PluginId, RegionSource};
 use byoc::runtime::artifact::{Artifact, open, parse, write};
 use byoc::runtime::exec::{Executor, Pool};
 use byoc_ir::diag::{Diagnostic, codes};

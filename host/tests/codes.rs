@@ -1,6 +1,6 @@
 //! Errors that no operator of the operator table can cause, triggered by test-defined operators.
 
-use byoc::build::plan::plan;
+use byoc::driver::plan::plan;
 use byoc::runtime::exec::constants::needed_constants;
 use byoc::runtime::exec::{Executor, Pool};
 use byoc_ir::diag::{Diagnostic, codes};

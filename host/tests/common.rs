@@ -1,6 +1,6 @@
 //! Helpers for tests that run programs: naive evaluation of data-flow modules.
 
-use byoc::build::plan::plan;
+use byoc::driver::plan::plan;
 use byoc::runtime::exec::{Executor, Pool};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Callee, Expr, ExprId, IndexVec, Module};

@@ -1,6 +1,6 @@
 //! Control flow from Relay text to results: data types and `match`, polymorphic functions, recursion, references.
 
-use byoc::build::plan::plan;
+use byoc::driver::plan::plan;
 use byoc::runtime::exec::{Executor, Pool};
 use byoc_core::analysis::verify;
 use byoc_core::pass::{infer_type, monomorphize};

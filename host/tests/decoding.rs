@@ -1,7 +1,7 @@
 //! Language model with a key-value cache: one program processes the prompt and every subsequent step.
 
 use crate::support::{max_rel_err, test_data};
-use byoc::build::{self, BuildOptions};
+use byoc::driver::{self, BuildOptions};
 use byoc::frontend::{self, LoadOptions};
 use byoc::runtime::model::Model;
 use byoc::runtime::session::Session;
@@ -17,7 +17,7 @@ fn decodes_64_tokens_like_pytorch() {
     let mut options = LoadOptions::default();
     options.open.extend(["batch", "length", "past", "total"].map(String::from));
     let loaded_model = frontend::load(&dir.join("model.onnx"), &options).unwrap_or_else(|e| panic!("{e:?}"));
-    let output = build::build(&session, loaded_model, &BuildOptions::default(), &mut |_| {}).unwrap();
+    let output = driver::build(&session, loaded_model, &BuildOptions::default(), &mut |_| {}).unwrap();
     let (model, _) = Model::load(&session, output.compiled, None).unwrap();
 
     let recorded_arrays = byoc::io::npz::read(&dir.join("decoding.npz")).unwrap();

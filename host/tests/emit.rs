@@ -15,7 +15,7 @@
 mod nvrtc;
 
 use crate::common;
-use byoc::runtime::plugin::bridge::{ConstantTable, function_graph};
+use byoc::runtime::plugin::to_graph::{ConstantTable, function_graph};
 use byoc_core::pass::infer_type;
 use byoc_ir::ir::Module;
 use byoc_ir::tensor::{Tensor, f16};

@@ -1,7 +1,7 @@
 //! Comparison of planned programs with the naive evaluation of the same module, expression by expression.
 
 use crate::common::{executor, run, run_reference};
-use byoc::build::plan::plan;
+use byoc::driver::plan::plan;
 use byoc::runtime::cancel::Cancel;
 use byoc::runtime::exec::program::{Instr, Place};
 use byoc::runtime::exec::{Executor, OutputDims, Pool, Prepared, Region, RegionCall};

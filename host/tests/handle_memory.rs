@@ -1,8 +1,8 @@
 //! Memory that a count from outside demands: values of data types, closures, cells, calls, traces, and JSON. Each ends
 //! in E0609 near the limit, and leaves the process as it was. The limit belongs to the process, so one test sets it.
 
-use byoc::build::Compiled;
-use byoc::build::plan::{LoweredProgram, plan};
+use byoc::driver::Compiled;
+use byoc::driver::plan::{LoweredProgram, plan};
 use byoc::runtime::artifact::{parse, to_bytes};
 use byoc::runtime::exec::{Executor, Pool, Program};
 use byoc::trace::Trace;

@@ -1,7 +1,7 @@
 //! Specialized programs for fixed values of symbolic dimensions, in one artifact with the symbolic program.
 
 use crate::support::{max_rel_err, test_data};
-use byoc::build::{self, BuildOptions, Compiled};
+use byoc::driver::{self, BuildOptions, Compiled};
 use byoc::frontend::folder::TestFolder;
 use byoc::frontend::{self, LoadOptions};
 use byoc::runtime::artifact;
@@ -13,8 +13,8 @@ fn build(session: &Session, dir: &TestFolder, specialized: &[(String, Vec<usize>
     let open = ["batch", "sequence"].map(String::from).into();
     let load = LoadOptions { open, ..LoadOptions::default() };
     let read = |load: &LoadOptions| frontend::load(&dir.model, load);
-    let build = |model| build::build(session, model, &BuildOptions::default(), &mut |_| {});
-    build::build_programs(&load, specialized, read, build).unwrap().compiled
+    let build = |model| driver::build(session, model, &BuildOptions::default(), &mut |_| {});
+    driver::build_programs(&load, specialized, read, build).unwrap().compiled
 }
 
 #[test]

@@ -84,10 +84,10 @@
 //! | [`mod@run_options`] | run options |
 //! | [`link`] | link step over all regions of a model |
 //! | [`device`] | device memory, and runs that continue after `run` has returned |
-//! | `executable_object`, `wire`, `adapt` | the stable-ABI objects, and the adapters between them and the plain traits |
+//! | `abi`, `executable_object` | the stable-ABI objects, and the adapters between them and the plain traits |
 //! | `entries` | record of the entry that each thread executes, and protection of the process from plugins |
 //! | `plugin` | the root module and the macros that make a library a plugin |
-//! | `guard`, `bridge` | conversion of panics into errors; forwarding of `tracing` events to the host |
+//! | `guard`, `log_forwarding` | conversion of panics into errors; forwarding of `tracing` events to the host |
 //! | `host` | inspection and loading of plugin files |
 //!
 //! The data types of this crate ([`Graph`], [`CompiledRegion`], [`Verdict`], ...) have the same layout with every
@@ -101,9 +101,9 @@
 #[doc = include_str!("../../docs/writing-a-backend.md")]
 pub struct Guide;
 
-mod adapt;
+#[doc(hidden)]
+pub mod abi;
 mod backend;
-mod bridge;
 mod constant;
 mod describe;
 pub mod device;
@@ -121,6 +121,7 @@ mod guard;
 #[cfg(feature = "host")]
 pub mod host;
 pub mod link;
+mod log_forwarding;
 #[doc(hidden)]
 pub mod plugin;
 pub mod program;
@@ -128,8 +129,6 @@ pub mod run_options;
 mod services;
 mod signature;
 mod tensor;
-#[doc(hidden)]
-pub mod wire;
 
 pub use abi_stable::std_types::{RBox, ROption, RString, RVec};
 pub use backend::*;

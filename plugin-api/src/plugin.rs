@@ -1,12 +1,12 @@
 //! Root module of a plugin library, and the two macros that turn a crate into a plugin.
 
-use crate::adapt;
+use crate::abi::export::{export_codegen, export_loader};
+use crate::abi::objects::{CodegenObject, LoaderObject};
 use crate::backend::{Codegen, Loader};
-use crate::bridge;
 use crate::error::{Error, Result};
 use crate::guard::guard;
+use crate::log_forwarding;
 use crate::services::Services;
-use crate::wire::{CodegenObject, LoaderObject};
 use abi_stable::StableAbi;
 use abi_stable::library::{CheckTypeLayout, LibHeader, RootModule, RootModuleError, RootModuleResult};
 use abi_stable::package_version_strings;
@@ -121,13 +121,13 @@ pub struct Registry {
 impl Registry {
     /// Registers a code generator as `relay.ext.<name>`.
     pub fn codegen(&mut self, name: &str, codegen: impl Codegen) {
-        let object = Object::Codegen(adapt::export_codegen(codegen));
+        let object = Object::Codegen(export_codegen(codegen));
         self.entries.push(Registration { name: format!("{CODEGEN_PREFIX}{name}").into(), object });
     }
 
     /// Registers a loader as `loadbinary_<key>`.
     pub fn loader(&mut self, key: &str, loader: impl Loader) {
-        let object = Object::Loader(adapt::export_loader(loader));
+        let object = Object::Loader(export_loader(loader));
         self.entries.push(Registration { name: format!("{LOADER_PREFIX}{key}").into(), object });
     }
 
@@ -154,7 +154,7 @@ inventory::collect!(Register);
 #[doc(hidden)]
 pub fn initialize(info: Info, arguments: InitArguments) -> InitResult {
     guard(|| {
-        bridge::install(&arguments.services);
+        log_forwarding::install(&arguments.services);
         let mut context = Context {
             name: info.name.into(),
             version: info.version.into(),

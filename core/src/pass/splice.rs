@@ -1,7 +1,7 @@
 //! Copies functions: inlines the body in place of a call, or copies an entire function, possibly into another module.
 
 use byoc_ir::diag::{Diagnostic, codes};
-use byoc_ir::ir::{Call, Expr, ExprId, Module, OriginId, Origins};
+use byoc_ir::ir::{Call, Expr, ExprId, Module};
 use byoc_ir::typing::Rebuild;
 use std::collections::HashMap;
 
@@ -90,39 +90,13 @@ fn copy(
     Ok(replacements[&root])
 }
 
-/// Creates a module whose `main` is a copy of a function of another module, without the attributes of the function.
-pub(super) fn extract(module: &Module, function: ExprId) -> Module {
-    let mut extracted_module = Module::new();
-    extracted_module.origins = module.origins.clone();
-    let mut replacements: HashMap<ExprId, ExprId> = HashMap::new();
-    for id in module.post_order(function, |_, _| true) {
-        let mut node = module.nodes[id].clone();
-        node.expr.map_operands(|operand| replacements[&operand]);
-        if id == function
-            && let Expr::Function(function) = &mut node.expr
-        {
-            function.attrs = byoc_ir::ir::Attrs::none();
-        }
-        replacements.insert(id, extracted_module.nodes.push(node));
-    }
-    extracted_module.globals.insert("main".into(), replacements[&function]);
-    extracted_module
-}
-
-/// Appends a copy of an expression of another module. The copied calls get the origin `origin`; with `None` they keep
-/// their origins, which requires that both modules have the same sources.
-pub(super) fn copy_into(target: &mut Module, source: &Module, root: ExprId, origin: Option<OriginId>) -> ExprId {
+/// Appends a copy of an expression of another module that has the same sources.
+pub(super) fn copy_into(target: &mut Module, source: &Module, root: ExprId) -> ExprId {
     let mut replacements: HashMap<ExprId, ExprId> = HashMap::new();
     for id in source.post_order(root, |_, _| true) {
-        let node = &source.nodes[id];
-        let mut expr = node.expr.clone();
-        expr.map_operands(|operand| replacements[&operand]);
-        let origin = match origin {
-            None => node.origin,
-            Some(origin) if expr.as_call().is_some() => origin,
-            Some(_) => Origins::none(),
-        };
-        replacements.insert(id, target.push_typed(expr, node.ty.clone(), origin));
+        let mut node = source.nodes[id].clone();
+        node.expr.map_operands(|operand| replacements[&operand]);
+        replacements.insert(id, target.nodes.push(node));
     }
     replacements[&root]
 }

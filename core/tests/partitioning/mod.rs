@@ -11,7 +11,6 @@ mod matching;
 mod merge_compiler_regions;
 mod merge_composite;
 mod notation;
-mod optimize;
 mod partition_graph;
 mod rewriting;
 mod scale;

@@ -3,7 +3,7 @@
 use crate::error::{Error, report};
 use crate::model::Dim;
 use crate::options::{ExtensibleStruct, array, read, text};
-use byoc::build::written::{ModelStage, export_onnx};
+use byoc::driver::written::{ModelStage, export_onnx};
 use byoc::frontend::LoadOptions;
 use byoc::frontend::onnx::write::{Form, Options};
 use std::ffi::{c_char, c_int};

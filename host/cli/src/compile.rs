@@ -4,9 +4,9 @@ use super::args::{BuildArgs, CompileArgs, DimChoice, SourceArgs, SourceStage, St
 use super::inspect::blob_constant_size;
 use super::ready::{self, Request};
 use super::{escape, models_out, output_file, render};
-use byoc::build::explanation::Totals;
-use byoc::build::written::{ModelStage, at_stage};
-use byoc::build::{Compiled, CompiledRegion, export};
+use byoc::driver::explanation::Totals;
+use byoc::driver::written::{ModelStage, at_stage};
+use byoc::driver::{Compiled, CompiledRegion, export};
 use byoc::frontend::LoadOptions;
 use byoc::runtime::artifact;
 use byoc::runtime::error::Failure;

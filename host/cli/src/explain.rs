@@ -4,9 +4,9 @@
 use super::args::ExplainArgs;
 use super::ready::{self, Request};
 use super::{output_file, render, table};
-use byoc::build::backend::Backend;
-use byoc::build::explain_page;
-use byoc::build::explanation::{Explanation, NodeRow, Placement, PlacementKind, RefusalRow};
+use byoc::driver::backend::Backend;
+use byoc::driver::explain_page;
+use byoc::driver::explanation::{Explanation, NodeRow, Placement, PlacementKind, RefusalRow};
 use byoc::runtime::artifact;
 use byoc::runtime::error::Failure;
 use byoc::runtime::plugin::registry::Registry;

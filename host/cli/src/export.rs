@@ -36,7 +36,7 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
     // Rejects an unsupported model before running it. Recorded values are not needed for this.
     project(&build_output, &options, &RecordedValues::default())?;
     let signature = build_output.signature.clone();
-    let output_copy = byoc::build::BuildOutput { compiled: build_output.compiled.clone(), ..build_output };
+    let output_copy = byoc::driver::BuildOutput { compiled: build_output.compiled.clone(), ..build_output };
     let (model, _) = request.load(output_copy.compiled.clone())?;
     let inputs = sources.resolve(&model, Some(0))?;
     let outputs = match recorded_outputs(args, &signature)? {

@@ -2,7 +2,7 @@
 
 use super::args::InspectArgs;
 use super::{escape, render, table};
-use byoc::build::Compiled;
+use byoc::driver::Compiled;
 use byoc::runtime::artifact;
 use byoc::runtime::error::Failure;
 use byoc::runtime::session::Session;

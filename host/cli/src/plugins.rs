@@ -2,7 +2,7 @@
 
 use super::args::{DiagnosticArgs, PluginDirArgs, PluginsArgs, PluginsCommand};
 use super::{plugins_check, plugins_list, plugins_new, plugins_test};
-use byoc::build::backend::Backend;
+use byoc::driver::backend::Backend;
 use byoc::runtime::error::Failure;
 use byoc::runtime::session::Session;
 use byoc_conformance::report::exclusions;

@@ -5,7 +5,7 @@
 
 use super::args::PluginsCheckArgs;
 use super::{plugins_list, render};
-use byoc::build::backend::Backend;
+use byoc::driver::backend::Backend;
 use byoc::runtime::error::Failure;
 use byoc::runtime::plugin::registry::{PluginFile, Registry, Status, rejection_diagnostic};
 use byoc::runtime::session::Session;

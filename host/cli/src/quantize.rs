@@ -2,7 +2,7 @@
 
 use super::args::QuantizeArgs;
 use super::{escape, models_out, output_file, ready, render, table};
-use byoc::build::backend::Backend;
+use byoc::driver::backend::Backend;
 use byoc::io::image;
 use byoc::runtime::error::Failure;
 use byoc::runtime::session::Session;

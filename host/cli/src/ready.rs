@@ -5,8 +5,8 @@ use super::args::{BuildArgs, DimChoice, InputArgs, Share};
 use super::inputs::InputSources;
 use super::interrupt::cancel_on_interrupt;
 use super::{escape, render};
-use byoc::build::backend::{Backend, check_run_option};
-use byoc::build::{self, BuildOptions, BuildOutput, Compiled, Progress, RefusalSummary};
+use byoc::driver::backend::{Backend, check_run_option};
+use byoc::driver::{self, BuildOptions, BuildOutput, Compiled, Progress, RefusalSummary};
 use byoc::frontend::folder::{TestFolder, TestSet};
 use byoc::frontend::{self, LoadOptions};
 use byoc::runtime::artifact;
@@ -140,11 +140,11 @@ impl<'a> Request<'a> {
         let mut print_line = |text: &str| spinner.suspend(|| eprintln!("{}", escape::lines(text)));
         let output = {
             let _interruptible = cancel_on_interrupt(&self.session.cancel);
-            build::build_programs(
+            driver::build_programs(
                 &load,
                 &specialized_dims,
                 |load| frontend::load(path, load),
-                |model| build::build(&self.session, model, &options, &mut print_line),
+                |model| driver::build(&self.session, model, &options, &mut print_line),
             )?
         };
         spinner.finish_and_clear();
@@ -155,9 +155,9 @@ impl<'a> Request<'a> {
     /// warnings.
     pub fn check_build_offload(&self, output: &BuildOutput) -> Result<(), Failure> {
         let offload = self.check_offload(output.min_offload_share(), || {
-            let reasons = build::refusal_summary(&output.explanation);
+            let reasons = driver::refusal_summary(&output.explanation);
             (
-                build::refusal_headline(&reasons.iter().collect::<Vec<_>>()),
+                driver::refusal_headline(&reasons.iter().collect::<Vec<_>>()),
                 reasons.iter().map(RefusalSummary::to_string).collect(),
             )
         });

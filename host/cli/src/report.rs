@@ -1,7 +1,7 @@
 //! Command reports as values, for programs that embed the command line.
 
 use super::{explain, plugins_list, stdout};
-use byoc::build::explanation::Explanation;
+use byoc::driver::explanation::Explanation;
 use byoc::runtime::session::Session;
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ pub fn explanation_text(explanation: &Explanation, is_full: bool) -> String {
 
 /// Returns the page of `byoc explain --html`.
 pub fn explanation_page(title: &str, explanation: &Explanation) -> String {
-    byoc::build::explain_page::page(title, explanation)
+    byoc::driver::explain_page::page(title, explanation)
 }
 
 /// Loads all plugins that a session finds, and returns the objects of `byoc plugins list --json`.

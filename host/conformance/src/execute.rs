@@ -3,8 +3,8 @@
 use super::fault::{Fault, Kind};
 use super::reference::{BoundedTensor, Mismatch, compare};
 use super::test_region::TestRegion;
-use byoc::runtime::plugin::bridge::dtype_to_api;
 use byoc::runtime::plugin::guard::{GuardedBuffer, first_damage};
+use byoc::runtime::plugin::to_graph::dtype_to_api;
 use byoc_ir::tensor::{OutOfMemory, Tensor, byte_count};
 use byoc_plugin_api::{Call, Executable, Prepared, TensorMut, TensorRef};
 

@@ -6,7 +6,7 @@ use super::fault::{CaseResult, Fault, Kind};
 use super::linked::{self, LinkedRegion};
 use super::reference::{self, Exclusions};
 use super::test_region::TestRegion;
-use byoc::build::backend::{Backend, PluginJudge};
+use byoc::driver::backend::{Backend, PluginJudge};
 use byoc::runtime::choices::base_name;
 use byoc::runtime::plugin;
 use byoc_core::pass::{Backend as Target, Composite, Refusal, RefusalCode, RegionReport, Report, partition_for};

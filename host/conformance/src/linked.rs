@@ -2,7 +2,7 @@
 
 use byoc::runtime::compiled::{HOST_FALLBACK, PACKED_CONSTANTS};
 use byoc::runtime::linking::{self, LINK};
-use byoc::runtime::plugin::bridge::{self, constant_handle};
+use byoc::runtime::plugin::to_graph::{self, constant_handle};
 use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::link::LinkRegion;
 use byoc_plugin_api::{self as api, Codegen, Constant};
@@ -19,7 +19,7 @@ pub struct LinkedRegion {
 
 /// Returns true if the metadata of a region requests the link step.
 pub fn takes_part(region: &api::CompiledRegion) -> bool {
-    bridge::metadata(region).iter().any(|(key, value)| key == LINK && *value == json!(true))
+    to_graph::metadata(region).iter().any(|(key, value)| key == LINK && *value == json!(true))
 }
 
 impl Deref for LinkedRegion {
@@ -44,7 +44,7 @@ impl LinkedRegion {
         if !takes_part(&region) {
             return Ok(LinkedRegion { region, shared: None });
         }
-        let metadata: Map<String, Value> = bridge::metadata(&region).into_iter().collect();
+        let metadata: Map<String, Value> = to_graph::metadata(&region).into_iter().collect();
         let loader = region.loader.to_string();
         let part = LinkRegion { symbol: symbol.to_owned(), loader, metadata, blob: &region.blob };
         let mut linked_regions =
@@ -59,13 +59,13 @@ impl LinkedRegion {
     /// the shared data appended. Adds the metadata and the index of the shared data to `region_options`, the object
     /// `region` of the loader's options.
     pub fn constants(&self, compiled_with: &[Constant], region_options: &mut Value) -> Vec<Constant> {
-        let metadata: Map<String, Value> = bridge::metadata(&self.region).into_iter().collect();
+        let metadata: Map<String, Value> = to_graph::metadata(&self.region).into_iter().collect();
         let mut constants = compiled_with.to_vec();
         if metadata.get(HOST_FALLBACK) == Some(&json!(false)) {
             for index in metadata.get(PACKED_CONSTANTS).and_then(Value::as_array).into_iter().flatten() {
                 let index = index.as_u64().and_then(|index| usize::try_from(index).ok());
                 if let Some(constant) = index.and_then(|index| constants.get_mut(index)) {
-                    *constant = bridge::without_elements(constant.dtype());
+                    *constant = to_graph::without_elements(constant.dtype());
                 }
             }
         }

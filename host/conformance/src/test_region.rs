@@ -1,8 +1,8 @@
 //! Region of a case as a backend receives it, with the expected results.
 
 use super::reference::{self, BoundedTensor, Exclusions, Values};
-use byoc::runtime::plugin::bridge::{ConstantTable, function_graph};
 use byoc::runtime::plugin::from_graph::module_of;
+use byoc::runtime::plugin::to_graph::{ConstantTable, function_graph};
 use byoc_core::pass::RegionReport;
 use byoc_ir::ir::{ExprId, Module};
 use byoc_ir::tensor::Tensor;

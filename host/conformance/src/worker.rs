@@ -6,7 +6,7 @@ use super::call_counter::{CallCounter, counting_services};
 use super::case::{Case, OptionScope, Setting};
 use super::fault::{CaseResult, Fault, Kind};
 use super::harness::Harness;
-use byoc::build::backend::Backend;
+use byoc::driver::backend::Backend;
 use byoc::runtime::cancel::Cancel;
 use byoc::runtime::choices::Choices;
 use byoc::runtime::error::Failure;

@@ -2,10 +2,10 @@
 
 use crate::exported::{Extern, RegionCode, export_error};
 use crate::names::is_identifier;
-use byoc::build::Compiled;
-use byoc::build::codegen::{PROGRAM_CONSTANT_BYTES, PROGRAM_REFUSED, PROGRAM_STATUS, PROGRAM_WORKSPACE};
+use byoc::driver::Compiled;
+use byoc::driver::codegen::{PROGRAM_CONSTANT_BYTES, PROGRAM_REFUSED, PROGRAM_STATUS, PROGRAM_WORKSPACE};
 use byoc::runtime::error::Failure;
-use byoc::runtime::plugin::bridge::dtype_to_api;
+use byoc::runtime::plugin::to_graph::dtype_to_api;
 use byoc_loops::externals::{Externals, Function, Region};
 use byoc_loops::lower::ConstantArray;
 use byoc_loops::program::Array;

@@ -4,9 +4,9 @@ use crate::exported::{ExportedModel, Options, Port, RecordedValues, export_error
 use crate::externs::{self, EXTERN_HEADER};
 use crate::names::{identifiers, is_identifier};
 use crate::{build_files, checking, code, half_weights, report, weights_file};
-use byoc::build::BuildOutput;
+use byoc::driver::BuildOutput;
 use byoc::runtime::error::Failure;
-use byoc::runtime::plugin::bridge::{ConstantTable, dtype_to_api, graph_with_regions};
+use byoc::runtime::plugin::to_graph::{ConstantTable, dtype_to_api, graph_with_regions};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::Dim;
 use byoc_ir::tensor::Tensor;

@@ -9,7 +9,7 @@ use crate::session::Session;
 use crate::values::{objects_of, tensors_of};
 use crate::wait::interruptible;
 use crate::{error, fork, trace};
-use byoc::build::explanation::Explanation;
+use byoc::driver::explanation::Explanation;
 use byoc::runtime::exec::check_inputs;
 use byoc::runtime::fork::Generation;
 use byoc::runtime::value;

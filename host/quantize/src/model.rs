@@ -7,7 +7,7 @@
 
 use super::data::Samples;
 use super::weight_inputs::WeightInputs;
-use byoc::build::SIMPLIFY;
+use byoc::driver::SIMPLIFY;
 use byoc::frontend::{self, LoadOptions, Loaded, Signature};
 use byoc::runtime::error::Failure;
 use byoc_core::analysis::structural_equal;

@@ -458,7 +458,7 @@ mod tests {
     use super::*;
     use crate::layers;
     use crate::range::Range;
-    use byoc::build::plan::plan;
+    use byoc::driver::plan::plan;
     use byoc::io::random::Random;
     use byoc::runtime::exec::{Executor, Pool};
     use byoc_ir::text::{ParseOptions, PrintOptions, parse, print};

@@ -2,7 +2,7 @@
 
 use super::data::Samples;
 use super::model::with_shapes;
-use byoc::build::plan::plan;
+use byoc::driver::plan::plan;
 use byoc::runtime::error::Failure;
 use byoc::runtime::exec::{Executor, Pool};
 use byoc_ir::ir::Module;

@@ -13,7 +13,7 @@
 //! | [`value`] | values of inputs and outputs that are no tensors of numbers |
 //! | [`compiled`] | compiled models as data |
 //! | [`artifact`] | compiled models as files |
-//! | [`plugin`] | plugins: discovery, registry, services, and the bridge to their graphs |
+//! | [`plugin`] | plugins: discovery, registry, services, and conversion to and from their graphs |
 //! | [`linking`] | link step for the regions of a model |
 //! | [`summary`] | one-line tensor summaries |
 //! | [`session`] | state of a process: threads, plugins, services |

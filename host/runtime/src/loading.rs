@@ -11,9 +11,9 @@ use crate::exec::program::{self, Instr};
 use crate::linking::{self, LINK, LinkedRegions};
 use crate::native;
 use crate::plugin;
-use crate::plugin::bridge::{self, constant_handle, dtype_to_api};
 use crate::plugin::entries;
 use crate::plugin::region::PluginRegion;
+use crate::plugin::to_graph::{self, constant_handle, dtype_to_api};
 use crate::session::Session;
 use byoc_ir::diag::{Diagnostic, Severity, codes};
 use byoc_plugin_api::link::LinkRegion;
@@ -242,7 +242,7 @@ impl Loading<'_> {
         for (&index, is_packed) in region.constants.iter().zip(region.is_packed()) {
             constants.push(if is_packed {
                 let dtype = self.compiled.program.constants[index as usize].ty.dtype;
-                bridge::without_elements(dtype_to_api(dtype))
+                to_graph::without_elements(dtype_to_api(dtype))
             } else {
                 self.constant(index)
             });
@@ -416,7 +416,7 @@ impl Loading<'_> {
             let warning = Diagnostic::warning(codes::plugins::RECOMPILED, message);
             self.warnings.push(warning.help("compile the model again to avoid recompilation at load time"));
         }
-        let metadata = bridge::metadata(&compiled).into_iter().collect();
+        let metadata = to_graph::metadata(&compiled).into_iter().collect();
         Ok(LoadedBlob { blob: compiled.blob.into_vec(), metadata })
     }
 }

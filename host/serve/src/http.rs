@@ -347,7 +347,7 @@ fn explain(app: &App, path: &Path, request: &Request) -> Result<Response> {
     if !wants_page {
         return Ok(json_response(&json!(explanation)));
     }
-    let page = byoc::build::explain_page::page(&model.name, explanation);
+    let page = byoc::driver::explain_page::page(&model.name, explanation);
     Ok(text_response(page, "text/html; charset=utf-8"))
 }
 

@@ -2,7 +2,7 @@
 
 use super::cases::Case;
 use crate::support;
-use byoc::runtime::plugin::bridge::{ConstantTable, dtype_to_api, function_graph};
+use byoc::runtime::plugin::to_graph::{ConstantTable, dtype_to_api, function_graph};
 use byoc::runtime::session::Session;
 use byoc_ir::ir::Module;
 use byoc_ir::tensor::{DType, Tensor};

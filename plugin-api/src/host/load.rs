@@ -4,10 +4,10 @@
 //! of `abi_stable` caches one module per type, and would return the first plugin for every later one. Therefore the
 //! header of each library is read directly.
 
-use super::import::{ImportedCodegen, ImportedLoader};
 use super::loaded::{LoadedPlugin, RegisteredObject, Registration, init_options, init_rejection};
 use super::sniff::{EntryKind, needed_libraries, sniff_entry};
 use super::{Rejection, c, code, imports, layout};
+use crate::abi::import::{ImportedCodegen, ImportedLoader};
 use crate::entries::{CallSites, Entry, enter};
 use crate::plugin::{API_VERSION, InitArguments, Object, PluginModuleRef};
 use crate::services::Services;

@@ -5,7 +5,6 @@
 
 mod c;
 pub mod device;
-mod import;
 mod imports;
 mod in_place;
 mod layout;

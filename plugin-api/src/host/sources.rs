@@ -8,10 +8,11 @@ macro_rules! sources {
 }
 
 /// All files except `host/` and `entries/`, which load plugins.
-const SOURCES: [(&str, &str); 26] = sources! {
-    "adapt.rs" "backend.rs" "bridge.rs" "constant.rs" "describe.rs" "device/memory.rs" "device/mod.rs" "device/stream.rs"
-    "device/table.rs" "dtype.rs" "error.rs" "estimate.rs" "executable.rs"
-    "executable_object.rs" "graph.rs" "graph_json.rs" "guard.rs" "lib.rs" "link.rs" "plugin.rs" "program.rs" "run_options.rs" "services.rs" "signature.rs" "tensor.rs" "wire.rs"
+const SOURCES: [(&str, &str); 28] = sources! {
+    "abi/export.rs" "abi/import.rs" "abi/mod.rs" "abi/objects.rs" "backend.rs" "constant.rs" "describe.rs"
+    "device/memory.rs" "device/mod.rs" "device/stream.rs" "device/table.rs" "dtype.rs" "error.rs" "estimate.rs"
+    "executable.rs" "executable_object.rs" "graph.rs" "graph_json.rs" "guard.rs" "lib.rs" "link.rs"
+    "log_forwarding.rs" "plugin.rs" "program.rs" "run_options.rs" "services.rs" "signature.rs" "tensor.rs"
 };
 
 /// Manifest of the copied crate.
@@ -36,7 +37,7 @@ mod tests {
             let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
             names.filter(|name| name.ends_with(".rs")).map(|name| format!("{subdir}{name}")).collect()
         };
-        let mut source_names = [names(""), names("device/")].concat();
+        let mut source_names = [names(""), names("abi/"), names("device/")].concat();
         source_names.sort();
         assert_eq!(source_names, SOURCES.map(|(name, _)| name));
     }

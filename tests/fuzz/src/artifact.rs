@@ -7,8 +7,8 @@
 
 use crate::hostile::Hostile;
 use crate::{Target, check_diagnostics, corpus, count_accepted, files, json, mutate, random_below, random_item};
-use byoc::build::Compiled;
-use byoc::build::{BuildOptions, build};
+use byoc::driver::Compiled;
+use byoc::driver::{BuildOptions, build};
 use byoc::frontend::{self, LoadOptions};
 use byoc::io::random::Random;
 use byoc::runtime::artifact;

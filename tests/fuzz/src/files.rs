@@ -1,7 +1,7 @@
 //! Targets that parse their input directly: models, arrays, images, weights, pattern tables, and plugin JSON.
 
 use crate::{Target, check_diagnostics, count_accepted, hostile, json, mutate, random_below, seeds};
-use byoc::build::{BuildOptions, build};
+use byoc::driver::{BuildOptions, build};
 use byoc::frontend::{self, LoadOptions};
 use byoc::io::random;
 use byoc::io::{image, npy, npz, weights};

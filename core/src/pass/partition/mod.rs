@@ -1,36 +1,18 @@
-//! Passes that partition a module into regions for backends: step by step as in Relay, or in one step
-//! ([`partition_for`]).
+//! Partitioning of a module into regions for backends: step by step as in Relay ([`relay`]), or in one step with reasons
+//! for what stays on the host ([`build`]).
 
-mod annotate_target;
-mod annotation;
-mod control_flow;
-mod flatten_nested_tuples;
+mod build;
 pub(crate) mod group;
 pub(crate) mod grouping;
-mod inline_compiler_functions;
 mod judge;
-mod merge_compiler_regions;
-mod merge_composite;
-mod optimize_functions;
 mod outline;
-mod outline_compiler_functions;
-mod partition_for;
-mod partition_graph;
-mod refusals;
 mod region_graph;
-mod regions;
-mod remove_default_annotations;
-mod report;
+mod relay;
 
-pub use annotate_target::{annotate_target, annotate_target_by};
-pub use control_flow::ControlFlow;
-pub use flatten_nested_tuples::flatten_nested_tuples;
-pub use inline_compiler_functions::{inline_compiler_functions_bound_to, mark_compiler_functions_extern};
+pub use build::{Backend, ControlFlow, ExprIds, OperatorReport, RegionReport, Report, partition_for};
 pub use judge::{AcceptAll, Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict};
-pub use merge_compiler_regions::merge_compiler_regions;
-pub use merge_composite::merge_composite;
-pub use outline_compiler_functions::outline_compiler_functions;
-pub use partition_for::{Backend, partition_for};
-pub use partition_graph::{partition_graph, partition_graph_with};
-pub use remove_default_annotations::remove_default_annotations;
-pub use report::{ExprIds, OperatorReport, RegionReport, Report};
+pub use relay::{
+    annotate_target, annotate_target_by, flatten_nested_tuples, inline_compiler_functions_bound_to,
+    mark_compiler_functions_extern, merge_compiler_regions, merge_composite, outline_compiler_functions,
+    partition_graph, remove_default_annotations,
+};

@@ -1,7 +1,7 @@
 //! Plans of regions whose dimensions are known only at run time: a bounded number of plans is retained, older plans are
 //! released, and a plan in use is never released.
 
-use byoc::build::plan::plan;
+use byoc::driver::plan::plan;
 use byoc::runtime::exec::{Executor, OutputDims, Pool, Prepared, Region, RegionCall};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Attrs, Dim, Expr, Function, Module, Type};

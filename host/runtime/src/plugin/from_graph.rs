@@ -1,7 +1,7 @@
 //! Conversion of graphs of the plugin boundary to core modules, for the reference runs that plugins request and for the
 //! tests of backends.
 
-use super::bridge::dtype_to_api;
+use super::to_graph::dtype_to_api;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{self, Attrs, Expr, ExprId, FuncType, Module};
 use byoc_ir::op;

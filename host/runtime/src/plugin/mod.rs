@@ -1,7 +1,6 @@
-//! Plugins: discovery and loading, the registry of their code generators and loaders, and the bridge between core
+//! Plugins: discovery and loading, the registry of their code generators and loaders, and the conversion between core
 //! modules and boundary graphs.
 
-pub mod bridge;
 pub mod cpu;
 pub mod devices;
 pub mod discover;
@@ -11,6 +10,7 @@ pub mod region;
 pub mod registry;
 pub mod run_slots;
 pub mod services;
+pub mod to_graph;
 
 pub use crate::error::fault;
 pub use byoc_plugin_api::host::entries;

@@ -5,10 +5,10 @@
 //! terminated externally, so a run that does not return continues until `--timeout` ends the process; the last line of
 //! output names the plugin. At level debug (`-vv`), each run is logged before it starts.
 
-use super::bridge::dtype_to_api;
 use super::fault;
 use super::guard::{GuardedBuffer, first_damage};
 use super::run_slots::{RunSlot, RunSlots};
+use super::to_graph::dtype_to_api;
 use crate::exec::device::DeviceSlice;
 use crate::exec::region::{OutputDims, Prepared, Region, RegionCall};
 use byoc_ir::diag::{Diagnostic, codes};

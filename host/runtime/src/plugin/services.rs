@@ -1,7 +1,7 @@
 //! Host services for plugins: threads, log, trace, counters, reference runs.
 
-use super::bridge::{dtype_to_api, flat_types};
 use super::from_graph::{dtype_from_api, module_of};
+use super::to_graph::{dtype_to_api, flat_types};
 use crate::cancel::Cancel;
 use crate::exec::Pool;
 use byoc_ir::cancel;

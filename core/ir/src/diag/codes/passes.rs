@@ -20,7 +20,6 @@ codes! {
     INLINE_TOO_LARGE = 343, "inlined module too large";
     BAD_OUTLINE = 344, "region function cannot be outlined";
     DUPLICATE_PARAMETER = 345, "duplicate parameter in fused function";
-    BAD_REGION_FUNCTION = 346, "rewritten region does not match the original";
     NOT_EQUAL = 350, "result differs from expected module";
     NOTHING_TO_QUANTIZE = 360, "no quantizable layer";
     UNKNOWN_LAYER = 361, "unknown layer";

@@ -1,9 +1,9 @@
 //! Per-region checks of a quantized network: device calls are compared with naive loops, C code with the plugin.
 
 use super::{Fixture, build_from_files};
-use byoc::build::{BuildOptions, CompiledRegion, build};
+use byoc::driver::{BuildOptions, CompiledRegion, build};
 use byoc::frontend::{self, LoadOptions};
-use byoc::runtime::plugin::bridge::constant_handle;
+use byoc::runtime::plugin::to_graph::constant_handle;
 use byoc::runtime::session::Session;
 use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::{

@@ -5,8 +5,8 @@
 //! An outer construct is tried before the constructs nested in it. If the backend refuses the outer construct, the
 //! nested ones become candidates in the next round, and the operators inside remain free for patterns.
 
-use super::grouping::{Group, Grouping, describe};
-use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, request_verdicts};
+use super::super::grouping::{Group, Grouping, describe};
+use super::super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, request_verdicts};
 use byoc_ir::ir::{AttrValue, Attrs, Callee, Expr, ExprId, IndexVec, Module, Name, ScopeId, Scopes, WhileLoop};
 use std::collections::{BTreeMap, HashMap, HashSet};
 

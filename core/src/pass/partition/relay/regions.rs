@@ -4,8 +4,8 @@
 //! region, and the regions of the other arguments are merged into that region, which leaves gaps in the numbering.
 //! Inputs and outputs are stored in linked lists, because the order of merging is visible in parameter lists.
 
+use super::super::grouping::describe;
 use super::annotation::{Annotations, Mark};
-use super::grouping::describe;
 use crate::analysis::scope::is_opaque;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Expr, ExprId, ExprList, IndexVec, Module, Name};

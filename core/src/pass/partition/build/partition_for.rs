@@ -7,12 +7,12 @@
 //! A projection joins the region of its tuple, and a tuple with one user joins the region of that user, so that regions
 //! exchange tensors rather than tuples.
 
+use super::super::grouping::{Grouping, emit};
+use super::super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, request_verdicts};
+use super::super::outline::{Naming, Outline, OutlineCache, define_and_call, sanitize};
+use super::super::region_graph::{RegionGraph, for_each_flow};
 use super::control_flow::{ControlFlow, group_control_flow};
-use super::grouping::{Grouping, emit};
-use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, request_verdicts};
-use super::outline::{Naming, Outline, OutlineCache, define_and_call, sanitize};
 use super::refusals::RefusalLog;
-use super::region_graph::{RegionGraph, for_each_flow};
 use super::report::{ExprIds, OperatorReport, RegionReport, Report};
 use crate::analysis::scope::Bodies;
 use crate::pattern::{Entry, PatternNode};

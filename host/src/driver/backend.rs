@@ -12,9 +12,9 @@ use byoc_plugin_api::host::LoadedPlugin;
 use byoc_plugin_api::{self as api, Codegen, DESCRIBE_KEY, DEVICES_KEY, Description, DeviceInfo};
 use byoc_runtime::choices::{Choices, base_name};
 use byoc_runtime::error::Failure;
-use byoc_runtime::plugin::bridge::{self, ConstantTable, Group};
 use byoc_runtime::plugin::fault;
 use byoc_runtime::plugin::registry::{PluginFile, Registry};
+use byoc_runtime::plugin::to_graph::{self, ConstantTable, Group};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -419,7 +419,7 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
         let graph = {
             let groups: Vec<Group<'_>> =
                 candidate.composites.iter().map(|c| Group { name: &c.name, root: c.root, inputs: &c.inputs }).collect();
-            bridge::subgraph(module, &name, &inputs, &candidate.outputs, &groups, &mut constants)?
+            to_graph::subgraph(module, &name, &inputs, &candidate.outputs, &groups, &mut constants)?
         };
         Ok(api::Candidate {
             kind,
@@ -498,7 +498,7 @@ fn has_unknown_dims(module: &Module, id: ExprId) -> bool {
 /// Returns the distinct unknown dimensions of an expression's type, in order.
 fn unknown_dims(module: &Module, id: ExprId) -> Vec<Dim> {
     let mut dims = Vec::new();
-    for dim in bridge::flat_types(module.ty(id)).iter().flatten().flat_map(|ty| &ty.dims) {
+    for dim in to_graph::flat_types(module.ty(id)).iter().flatten().flat_map(|ty| &ty.dims) {
         if dim.fixed().is_none() && !dims.contains(dim) {
             dims.push(dim.clone());
         }

@@ -1,7 +1,7 @@
 //! Log of the refusals during partitioning, with one line per operator and reason. There are several times as many
 //! lines as operators, but few distinct reasons, so the reasons are shared.
 
-use super::judge::Refusal;
+use super::super::judge::Refusal;
 use byoc_ir::ir::{ExprId, IndexVec, Module, Name};
 use smallvec::SmallVec;
 use std::collections::VecDeque;

@@ -5,8 +5,8 @@
 //! expressions between regions: branches, functions, and let-bound variables. Regions in different functions or
 //! different let bodies are never merged, because the values of one are not visible in the other.
 
+use super::super::region_graph::{RegionGraph, for_each_flow};
 use super::annotation::{Annotations, Mark};
-use super::region_graph::{RegionGraph, for_each_flow};
 use super::regions::{RegionReader, is_closed_function};
 use crate::analysis::scope::{Bodies, Captures, is_opaque};
 use byoc_ir::diag::Diagnostic;

@@ -1,5 +1,5 @@
-//! Stable-ABI traits of the code-generator and loader objects that cross the boundary. Only `adapt` implements them.
-//! The objects of loaded regions, constants and services are in `executable_object`, `constant` and `services`.
+//! Stable-ABI traits of the code-generator and loader objects that cross the boundary. Only `export` implements them.
+//! The objects of loaded regions, constants and services are in `executable`, `constant` and `services`.
 //!
 //! The names, the order and the types of the methods are checked when a plugin is loaded. Adding a method makes the
 //! host reject every plugin built earlier, so extensions use `query` and `get_service`.

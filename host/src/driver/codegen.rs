@@ -11,8 +11,8 @@ use byoc_plugin_api::link::LinkRegion;
 use byoc_plugin_api::program::{self, Answer, Request};
 use byoc_runtime::compiled::{CompiledRegion, PluginId, RegionSource};
 use byoc_runtime::linking::{self, LINK, LinkedRegions};
-use byoc_runtime::plugin::bridge::{self, ConstantTable, function_graph};
 use byoc_runtime::plugin::entries::with_operators;
+use byoc_runtime::plugin::to_graph::{self, ConstantTable, function_graph};
 use byoc_runtime::plugin::{fault, operator_list};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -92,7 +92,7 @@ impl<'a> RegionCompiler<'a> {
                 (constants.len() - 1) as u32
             })
         });
-        let mut metadata = bridge::metadata(&compiled);
+        let mut metadata = to_graph::metadata(&compiled);
         let mut source = compiled
             .source
             .as_ref()

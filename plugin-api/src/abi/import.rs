@@ -2,13 +2,13 @@
 //! to errors.
 
 use crate::RefusalCode;
+use crate::abi::objects::{CodegenObject, LoaderObject};
 use crate::backend::{Candidate, Codegen, CompiledRegion, LoadRequest, Loader, Region, Verdict};
 use crate::describe::Description;
 use crate::entries::{self, CallSites, Entry, enter};
 use crate::error::{Error, Result};
 use crate::executable::{Call, Executable, Prepared};
 use crate::executable_object::{ImportedExecutable, import_query_result};
-use crate::wire::{CodegenObject, LoaderObject};
 use abi_stable::std_types::{RSlice, RString};
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -135,7 +135,7 @@ impl Loader for ImportedLoader {
 
 /// Checks that the workspace fits into the address space.
 #[inline]
-pub(super) fn check_prepared(preparation: &Prepared) -> Result<()> {
+pub(crate) fn check_prepared(preparation: &Prepared) -> Result<()> {
     /// Size of the user address space on x86-64 with four-level page tables.
     const ADDRESS_SPACE: usize = 1 << 47;
     if preparation.workspace < ADDRESS_SPACE { Ok(()) } else { Err(oversized_workspace_error(preparation.workspace)) }

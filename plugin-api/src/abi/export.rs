@@ -1,8 +1,9 @@
 //! Adapters between the plain code-generator and loader traits and the objects that cross the boundary.
 //!
-//! `export_*` wraps an implementation of a plain trait; `host/import.rs` implements the plain traits on the importing
+//! `export_*` wraps an implementation of a plain trait; `import` implements the plain traits on the importing
 //! side.
 
+use crate::abi::objects::{CodegenAbi, CodegenAbi_TO, CodegenObject, LoaderAbi, LoaderAbi_TO, LoaderObject};
 use crate::backend::{Candidate, Codegen, CompiledRegion, LoadRequest, Loader, Region, Verdict};
 use crate::constant::Constant;
 use crate::error::Error;
@@ -10,7 +11,6 @@ use crate::executable_object::{ExecutableObject, Export, QueryResult, export_exe
 use crate::graph::Graph;
 use crate::guard::guard;
 use crate::services::Services;
-use crate::wire::{CodegenAbi, CodegenAbi_TO, CodegenObject, LoaderAbi, LoaderAbi_TO, LoaderObject};
 use abi_stable::sabi_trait::TD_Opaque;
 use abi_stable::std_types::{RResult, RSlice, RStr, RString, RVec};
 

@@ -194,7 +194,7 @@ path{fill:none;stroke:#afb8c1;stroke-width:1}rect{stroke:#57606a;stroke-width:.8
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::build::explanation::{Placement, RefusalRow};
+    use crate::driver::explanation::{Placement, RefusalRow};
 
     fn row(id: usize, inputs: &[usize]) -> NodeRow {
         NodeRow {

@@ -6,7 +6,7 @@ use byoc_ir::ir::{Callee, Expr, ExprId, Module, TensorType};
 use byoc_ir::op;
 use byoc_plugin_api::{AttrValue, Graph, NodeKind, ValueRef};
 use byoc_runtime::error::Failure;
-use byoc_runtime::plugin::bridge::{ConstantTable, flat_types, function_graph};
+use byoc_runtime::plugin::to_graph::{ConstantTable, flat_types, function_graph};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 

@@ -75,7 +75,7 @@ pub fn outline_compiler_functions(module: &Module, compiler: Option<&str>) -> Re
         _ => Ok(None),
     })?;
     for (symbol, function) in definitions {
-        let global = copy_into(&mut result, module, function, None);
+        let global = copy_into(&mut result, module, function);
         result.globals.insert(symbol, global);
     }
     Ok(result)

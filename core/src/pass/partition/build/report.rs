@@ -1,6 +1,6 @@
 //! Report of partitioning: the assignment of each operator, with the refusals.
 
-use super::judge::{Composite, Refusal};
+use super::super::judge::{Composite, Refusal};
 use byoc_ir::ir::{ExprId, Module, Name};
 use smallvec::SmallVec;
 use std::sync::Arc;

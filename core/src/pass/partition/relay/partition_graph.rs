@@ -8,11 +8,10 @@
 //! that the call to a region's function follows all of the region's dependencies: the call may have to come later than
 //! the first operator of the region did.
 
+use super::super::grouping::describe;
+use super::super::outline::{Naming, Outline, OutlineCache, define_and_call};
 use super::annotation::{Annotations, DEFAULT, Mark};
 use super::flatten_nested_tuples::flatten_if_needed;
-use super::grouping::describe;
-use super::optimize_functions::optimize_functions;
-use super::outline::{Naming, Outline, OutlineCache, define_and_call};
 use super::regions::{Region, RegionReader};
 use super::remove_default_annotations::remove_if_present;
 use crate::analysis::scope::{Captures, is_opaque};
@@ -30,23 +29,6 @@ pub fn partition_graph(module: &Module, module_name: &str, bind_constants: bool)
     let flat_module = flatten_if_needed(module)?;
     let unannotated_module = remove_if_present(&flat_module)?;
     partition(&unannotated_module, module_name, bind_constants)
-}
-
-/// Partitions like [`partition_graph`], then lets each target optimize its new functions. `optimize` receives the
-/// target and a module whose `main` is the function without its attributes, and returns the optimized module, or
-/// `None` to leave it unchanged. The type of `main` must not change.
-///
-/// # Errors
-/// If [`partition_graph`] or `optimize` fails, or the optimized module has no `main` or a `main` of a different type.
-pub fn partition_graph_with(
-    module: &Module,
-    module_name: &str,
-    bind_constants: bool,
-    optimize: &mut dyn FnMut(&str, &Module) -> Result<Option<Module>, Box<Diagnostic>>,
-) -> Result<Module, Box<Diagnostic>> {
-    let partitioned = partition_graph(module, module_name, bind_constants)?;
-    let is_new = |name: &Name| !module.globals.contains_key(name);
-    optimize_functions(&partitioned, &is_new, optimize)
 }
 
 /// Region with its enclosing global function, its inputs and its outputs.

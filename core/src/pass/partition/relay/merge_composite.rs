@@ -5,8 +5,8 @@
 //! pattern that looks into functions needs an earlier rebuild, which turns the composites into functions. All types
 //! remain known, so no type inference is needed.
 
-use super::grouping::Grouping;
-use super::judge::{Judge, Refusal};
+use super::super::grouping::Grouping;
+use super::super::judge::{Judge, Refusal};
 use crate::pattern::Entry;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{ExprId, Module};

@@ -1,0 +1,15 @@
+//! The partitioner of a build: from a module and its backends to regions in one step.
+//!
+//! A build asks more than the passes of Relay (`partition::relay`) can answer: several backends in priority order that
+//! are asked about patterns, operators and whole regions, control flow that moves into a region, and a [`Report`] with
+//! the place of each operator or the reasons of every backend. Grouping by patterns, verdicts, merging without cycles
+//! and naming are shared with the passes.
+
+mod control_flow;
+mod partition_for;
+mod refusals;
+mod report;
+
+pub use control_flow::ControlFlow;
+pub use partition_for::{Backend, partition_for};
+pub use report::{ExprIds, OperatorReport, RegionReport, Report};
