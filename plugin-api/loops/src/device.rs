@@ -1,6 +1,5 @@
 //! Kernels of a device: a region as launches of kernels in OpenCL C over an arena.
 
-use crate::arena;
 use crate::externals::Externals;
 use crate::form::{Device, Form};
 use crate::group::{Fusion, Grouping};
@@ -10,6 +9,7 @@ use crate::packing::Packing;
 use crate::print::{comment, opencl};
 use crate::stage::{self, Stage};
 use byoc_plugin_api::DType;
+use byoc_plugin_support::arena;
 use byoc_plugin_support::region::RegionIr;
 use std::collections::BTreeMap;
 use std::fmt::Write;

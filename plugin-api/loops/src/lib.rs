@@ -18,7 +18,7 @@
 //! | `nest/` | expressions, statements, loop bodies, and the steps that transform them |
 //! | `lower/` | from a group to a nest, one file per kind of operator; storage of tensors |
 //! | `schedule/` | tiles, blocks and tasks: functions of shapes and strides |
-//! | `packing`, `arena` | the order of packed operands; memory of intermediate results |
+//! | `packing` | the order of packed operands |
 //! | `print/` | dialects |
 //! | `prelude`, `prelude/*.c` | functions that the generated code calls |
 //! | `stage` | the stages before the text, for readers |
@@ -38,7 +38,6 @@
 //! assert_eq!(program.arena, 0);
 //! ```
 
-pub mod arena;
 pub mod device;
 pub mod externals;
 pub mod form;

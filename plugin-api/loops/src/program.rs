@@ -1,6 +1,5 @@
 //! Programs: a graph as C functions over an arena that is planned at code generation.
 
-use crate::arena::{self, Lifetime};
 use crate::externals::Externals;
 use crate::form::{Concatenation, Form, Machine};
 use crate::group::{Fusion, Grouping};
@@ -15,6 +14,7 @@ use crate::print::c::{C, stack_bytes};
 use crate::print::c_types::{loaded, storage_type};
 use crate::types::computed;
 use byoc_plugin_api::{Constant, DType, Graph};
+use byoc_plugin_support::arena::{self, Lifetime};
 use byoc_plugin_support::region::{Op, RegionIr, Val};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

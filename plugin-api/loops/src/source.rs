@@ -1,6 +1,5 @@
 //! Assembles the C file of a region from its phases and plans the workspace.
 
-use crate::arena;
 use crate::form::Form;
 use crate::lower::{Lowering, packing_statements};
 use crate::nest::{Function, Place, Stmt};
@@ -8,6 +7,7 @@ use crate::prelude::{Calls, TASKS};
 use crate::print::c::C;
 use crate::print::comment;
 use byoc_plugin_api::DType;
+use byoc_plugin_support::arena;
 use std::fmt::Write;
 
 /// Generated C file of a region.

@@ -2,10 +2,12 @@
 //!
 //! No type of this crate crosses the boundary: a plugin may use any version.
 
+pub mod arena;
 pub mod attributes;
 #[cfg(feature = "cache")]
 pub mod cache;
 pub mod dims;
+pub mod int8;
 pub mod isa;
 #[cfg(feature = "library")]
 pub mod library;

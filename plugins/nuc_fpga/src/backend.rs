@@ -1,8 +1,10 @@
 //! Code generator entries: `describe`, `judge` and `compile`.
 
 use crate::device::config::Config;
-use crate::{blob, driver, lower, source, support};
+use crate::driver::DRIVERS;
+use crate::{blob, lower, source, support};
 use byoc_plugin_api::{Attr, Candidate, Codegen, CompiledRegion, Description, Error, Region, Result, Verdict};
+use byoc_plugin_support::int8;
 
 /// Code generator registered as `relay.ext.nuc_fpga`.
 pub struct NucFpga {
@@ -13,13 +15,13 @@ pub struct NucFpga {
 impl Codegen for NucFpga {
     fn describe(&self) -> Result<Description> {
         // Reports an unusable driver before anything is compiled for it.
-        driver::from_environment()?;
+        DRIVERS.from_environment()?;
         Ok(Description {
             about: "int8 convolutions and dense layers on an accelerator behind a driver, or on its software model"
                 .into(),
             patterns: support::PATTERNS.into(),
             operators: support::OPERATORS.iter().map(|&name| name.to_owned()).collect(),
-            quantization: Some(support::quantization()),
+            quantization: Some(int8::quantization(false)),
             ..Description::default()
         })
     }

@@ -2,14 +2,16 @@
 
 use crate::layer::Layer;
 use byoc_plugin_api::{Error, Result};
-use byoc_plugin_support::library::{self, Symbol};
-use std::collections::BTreeMap;
-use std::ffi::{OsString, c_int};
+use byoc_plugin_support::library::{self, Drivers, Symbol};
+use std::ffi::c_int;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 /// Environment variable that contains the path of the library.
 pub const VARIABLE: &str = "NUC_FPGA_DRIVER";
+
+/// Loaded drivers.
+pub static DRIVERS: Drivers<Driver> = Drivers::new(VARIABLE, load);
 
 type Conv2d = unsafe extern "C" fn(
     *mut i8,
@@ -38,49 +40,6 @@ pub struct Driver {
     dense: Dense,
     /// Held during a call, because the device serves one call at a time.
     busy: Mutex<()>,
-}
-
-/// Returns the driver that the environment names; `None` if the variable is unset or empty. A library is loaded once
-/// and never unloaded.
-///
-/// # Errors
-/// If the file is not a shared library for this machine, cannot be loaded, or lacks a function.
-pub fn from_environment() -> Result<Option<Arc<Driver>>> {
-    match std::env::var_os(VARIABLE) {
-        Some(path) if !path.is_empty() => open(path).map(Some),
-        _ => Ok(None),
-    }
-}
-
-/// Returns the files that regions need at run time, as JSON: none, because a driver belongs to the machine that
-/// contains its device.
-///
-/// # Errors
-/// If the environment names a driver, which is specific to this machine.
-pub fn files() -> Result<Vec<u8>> {
-    match from_environment()? {
-        None => Ok(b"[]".to_vec()),
-        Some(driver) => {
-            let library_path = driver.path.display();
-            Err(Error::new(format!("the driver {library_path} ({VARIABLE}) is specific to this machine"))
-                .hint(format!("unset {VARIABLE} here, and set it on the machine that runs the regions")))
-        }
-    }
-}
-
-/// Returns the driver from a file; loads it on the first call.
-///
-/// # Errors
-/// If the file is not a usable driver, as in [`from_environment`].
-pub fn open(path: OsString) -> Result<Arc<Driver>> {
-    static OPEN: Mutex<BTreeMap<OsString, Arc<Driver>>> = Mutex::new(BTreeMap::new());
-    let mut drivers = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(driver) = drivers.get(&path) {
-        return Ok(driver.clone());
-    }
-    let driver = Arc::new(load(Path::new(&path))?);
-    drivers.insert(path, driver.clone());
-    Ok(driver)
 }
 
 fn load(path: &Path) -> Result<Driver> {

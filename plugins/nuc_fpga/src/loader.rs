@@ -5,7 +5,7 @@ use crate::command_list::{Command, CommandList, Place, Port};
 use crate::device::config::Config;
 use crate::device::cycles::{self, Estimate};
 use crate::device::product;
-use crate::driver::{self, Driver};
+use crate::driver::{DRIVERS, Driver};
 use crate::epilogue::{self, Element, Target};
 use crate::layer::Layer;
 use byoc_plugin_api::{
@@ -84,7 +84,7 @@ impl Loader for CommandLoader {
                 }
             });
         }
-        let device = match driver::from_environment()? {
+        let device = match DRIVERS.from_environment()? {
             Some(driver) => Device::Driver(driver),
             None => {
                 let plans = list.commands.iter().map(|command| cycles::plan(&command.layer, &self.config));
@@ -99,7 +99,7 @@ impl Loader for CommandLoader {
         Ok(match key {
             // The blob contains commands, not native code.
             "blob.native" => Some(b"false".to_vec()),
-            "byoc.files.1" => Some(driver::files()?),
+            "byoc.files.1" => Some(DRIVERS.files()?),
             _ => None,
         })
     }

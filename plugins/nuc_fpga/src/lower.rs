@@ -6,14 +6,17 @@ use crate::device::cycles;
 use crate::epilogue::{Element, EpilogueOp, Factor, MAX_SHIFT, Rounding};
 use crate::layer::{Conv, Dense, Layer};
 use byoc_plugin_api::{Constant, DType, Graph, RefusalCode};
+use byoc_plugin_support::arena::{self, Lifetime};
+use byoc_plugin_support::int8::{Hints, check_single_result};
 use byoc_plugin_support::operands::elements;
 use byoc_plugin_support::refusal::{CompileError, refuse, refuse_with_hint};
 use byoc_plugin_support::region::{Def, Op, RegionIr, Val};
 use std::collections::BTreeMap;
 
-const QUANTIZE: &str =
-    "run \"byoc quantize\" first: byoc quantize MODEL --calibrate DATA --backend nuc_fpga -o FILE.relay";
-const SCHEME: &str = "run \"byoc quantize --backend nuc_fpga\" for a model in the quantization scheme of the device";
+const HINTS: Hints = Hints {
+    quantize: "run \"byoc quantize\" first: byoc quantize MODEL --calibrate DATA --backend nuc_fpga -o FILE.relay",
+    scheme: "run \"byoc quantize --backend nuc_fpga\" for a model in the quantization scheme of the device",
+};
 
 /// Lowers a region to a command list.
 ///
@@ -104,41 +107,13 @@ fn sources(op: &Op<'_>) -> Vec<String> {
     op.node.sources.iter().map(|source| source.to_string()).collect()
 }
 
-/// Checks the element types of a layer, and the zero points of a QNN operator.
-fn check_types(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(), CompileError> {
-    for (i, &input) in op.inputs.iter().take(2).enumerate() {
-        let dtype = ir.val(input).dtype;
-        if dtype != DType::I8 {
-            let hint = if dtype.is_float() { QUANTIZE } else { SCHEME };
-            let detail = format!("input {i}: expected int8, found {dtype}");
-            return refuse_with_hint(RefusalCode::UnsupportedDtype, detail, hint);
-        }
-    }
-    let dtype = ir.val(op.outputs[0]).dtype;
-    if dtype != DType::I32 {
-        let detail = format!("result: expected int32, found {dtype}");
-        return refuse_with_hint(RefusalCode::UnsupportedDtype, detail, "set out_dtype=\"int32\"");
-    }
-    if op.name.starts_with("qnn.") {
-        for (i, name) in [(2, "input"), (3, "kernel")] {
-            let zeros: Vec<i32> =
-                elements(ir, op, i, DType::I32, &format!("{name} zero point"), |t| t.as_slice::<i32>().to_vec())?;
-            if let Some(zero) = zeros.iter().find(|&&zero| zero != 0) {
-                let detail = format!("{name} zero point: expected 0, found {zero}");
-                return refuse_with_hint(RefusalCode::QuantScheme, detail, SCHEME);
-            }
-        }
-    }
-    Ok(())
-}
-
 /// Converts a size for the driver's signature. [`Layer::check`] rejects out-of-range sizes.
 fn size(value: i64) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }
 
 fn conv2d(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
-    check_types(ir, op)?;
+    HINTS.check_layer(ir, op)?;
     for (key, expected) in [("data_layout", "NCHW"), ("kernel_layout", "OIHW"), ("out_layout", "NCHW")] {
         let layout = op.attrs().text(key);
         if layout != expected && !(layout.is_empty() && key == "out_layout") {
@@ -219,7 +194,7 @@ fn conv2d(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
 }
 
 fn dense(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
-    check_types(ir, op)?;
+    HINTS.check_layer(ir, op)?;
     check_no_empty_tensor(ir, op)?;
     let (data, kernel) = (&ir.val(op.inputs[0]).shape[..], &ir.val(op.inputs[1]).shape[..]);
     let (Some((&in_features, leading)), &[out_features, terms]) = (data.split_last(), kernel) else {
@@ -244,17 +219,6 @@ fn check_no_empty_tensor(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(), CompileEr
         return refuse(RefusalCode::UnsupportedShape, detail);
     }
     Ok(())
-}
-
-/// Checks that an operator has exactly one result, as every supported operator does.
-fn check_single_result(op: &Op<'_>) -> Result<(), CompileError> {
-    match op.outputs.len() {
-        1 => Ok(()),
-        n => {
-            let detail = format!("{}: expected 1 result, found {n}", op.name);
-            refuse(RefusalCode::UnsupportedOp, detail)
-        }
-    }
 }
 
 /// Lowers an operator that reads `value`, a result of `layer`, to epilogue operations; `None` if it cannot be part of
@@ -394,7 +358,6 @@ fn requantize(
     };
     let zeros = |input, name: &str| elements(ir, op, input, DType::I32, name, |t| t.as_slice::<i32>().to_vec());
     let input = scales(1, "input scale of qnn.requantize")?;
-    let input_zero = zeros(2, "input zero point of qnn.requantize")?;
     let output = scales(3, "output scale of qnn.requantize")?;
     let output_zero = zeros(4, "output zero point of qnn.requantize")?;
     let channels = layer.channels()[1];
@@ -415,10 +378,7 @@ fn requantize(
         );
         return refuse(RefusalCode::QuantScheme, detail);
     };
-    if let Some(zero) = input_zero.iter().find(|&&zero| zero != 0) {
-        let detail = format!("input zero point of qnn.requantize: expected 0, found {zero}");
-        return refuse_with_hint(RefusalCode::QuantScheme, detail, SCHEME);
-    }
+    HINTS.check_zero_point(ir, op, 2, "input zero point of qnn.requantize")?;
     let rounding = match op.attrs().text("rounding") {
         "" | "None" | "UPWARD" => Rounding::Upward,
         "TONEAREST" => Rounding::Tonearest,
@@ -480,20 +440,21 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
             );
         }
     }
-    // Buffers: index of the first writing command, index of the last reading command, size in bytes.
-    let mut buffers: Vec<(usize, usize, u64)> = Vec::new();
+    // Buffers: the first writing and the last reading command, and the size in bytes.
+    let (mut lifetimes, mut sizes): (Vec<Option<Lifetime>>, Vec<i64>) = (Vec::new(), Vec::new());
     let mut accumulators: Vec<Option<usize>> = Vec::new();
     let mut results: BTreeMap<Val, usize> = BTreeMap::new();
     for (index, command) in commands.iter().enumerate() {
         for operand in [command.feature, command.kernel] {
             if let Some(&buffer) = results.get(&operand) {
-                buffers[buffer].1 = index;
+                lifetimes[buffer] = lifetimes[buffer].map(|(first, _)| (first, index));
             }
         }
         let count = command.layer.elements()[2];
         let mut buffer = |bytes: u64| {
-            buffers.push((index, index, bytes.next_multiple_of(ALIGN)));
-            buffers.len() - 1
+            lifetimes.push(Some((index, index)));
+            sizes.push(bytes as i64);
+            sizes.len() - 1
         };
         accumulators.push((!command.steps.is_empty()).then(|| buffer(4 * count)));
         if !places.contains_key(&command.result) {
@@ -501,9 +462,10 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
             results.insert(command.result, buffer(count * element.size() as u64));
         }
     }
-    let (offsets, workspace) = assign_offsets(&buffers);
+    let (offsets, workspace) = arena::place(&sizes, &lifetimes, ALIGN as i64);
+    let offset = |buffer: usize| Place::Work(offsets[buffer] as u64);
     for (&value, &buffer) in &results {
-        places.insert(value, Place::Work(offsets[buffer]));
+        places.insert(value, offset(buffer));
     }
     let mut is_used = vec![false; ir.constants.len()];
     let mut placed_commands = Vec::with_capacity(commands.len());
@@ -531,7 +493,7 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
         }
         let element = Element::of(ir.val(command.result).dtype).unwrap_or(Element::Int32);
         let epilogue = accumulator.map(|_| Epilogue { out, element, steps: command.steps });
-        let accumulator = accumulator.map_or(out, |buffer| Place::Work(offsets[buffer]));
+        let accumulator = accumulator.map_or(out, offset);
         placed_commands.push(Command {
             layer: command.layer,
             feature,
@@ -565,42 +527,11 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
         inputs: ports(&ir.inputs)?,
         outputs: ports(&ir.outputs)?,
         constants: constants.collect::<Result<_, _>>()?,
-        workspace,
+        workspace: workspace as u64,
         commands: placed_commands,
     };
     match list.check() {
         Ok(()) => Ok(list),
         Err(detail) => refuse(RefusalCode::UnsupportedOp, detail),
     }
-}
-
-/// Assigns disjoint offsets to buffers with overlapping live ranges: the largest buffers first, each at the lowest gap
-/// that is large enough. Returns the offsets and the total size.
-fn assign_offsets(buffers: &[(usize, usize, u64)]) -> (Vec<u64>, u64) {
-    let mut order: Vec<usize> = (0..buffers.len()).collect();
-    order.sort_by_key(|&b| (std::cmp::Reverse(buffers[b].2), b));
-    let mut offsets = vec![0; buffers.len()];
-    let (mut placements, mut total_bytes): (Vec<usize>, u64) = (Vec::new(), 0);
-    for b in order {
-        let (first_use, last_use, bytes) = buffers[b];
-        let overlaps = |&buffer: &usize| buffers[buffer].0 <= last_use && first_use <= buffers[buffer].1;
-        let occupied_ranges = placements
-            .iter()
-            .copied()
-            .filter(overlaps)
-            .map(|buffer| (offsets[buffer], offsets[buffer] + buffers[buffer].2));
-        let mut occupied_ranges: Vec<(u64, u64)> = occupied_ranges.collect();
-        occupied_ranges.sort_unstable();
-        let mut offset = 0;
-        for (start, end) in occupied_ranges {
-            if offset + bytes <= start {
-                break;
-            }
-            offset = offset.max(end);
-        }
-        offsets[b] = offset;
-        total_bytes = total_bytes.max(offset + bytes);
-        placements.push(b);
-    }
-    (offsets, total_bytes)
 }

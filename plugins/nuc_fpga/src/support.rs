@@ -1,6 +1,4 @@
-//! Patterns, operators and quantization scheme of the description.
-
-use byoc_plugin_api::Quantization;
+//! Patterns and operators of the description.
 
 /// Supported single operators, which return int32 accumulators.
 pub const OPERATORS: &[&str] = &["qnn.conv2d", "nn.conv2d", "qnn.dense", "nn.dense"];
@@ -29,16 +27,3 @@ dense_bias: let sum = qnn.dense(*, *, const, const, const, const) | nn.dense(*, 
 dense_activation: let sum = qnn.dense(*, *, const, const, const, const) | nn.dense(*, *);
     nn.relu(sum) ? clip ? cast | clip(sum) ? cast
 ";
-
-/// Returns the quantization scheme: int8 with zero point 0, per-channel weight scales, accumulators and biases in
-/// int32.
-pub fn quantization() -> Quantization {
-    Quantization {
-        activation: "int8".into(),
-        weight: "int8".into(),
-        accumulator: "int32".into(),
-        symmetric: true,
-        per_channel: true,
-        power_of_two: false,
-    }
-}

@@ -1,11 +1,13 @@
 //! Code generator entries: `describe`, `judge` and `compile`.
 
+use crate::driver::DRIVERS;
 use crate::image::{Image, Simulator};
-use crate::{blob, driver, lower, plan, source, support};
+use crate::{blob, lower, plan, source, support};
 use byoc_plugin_api::{
     Attr, BackendOption, Candidate, CandidateKind, Codegen, CompiledRegion, Description, Error, Graph, RefusalCode,
     Region, Result, Verdict,
 };
+use byoc_plugin_support::int8;
 use byoc_plugin_support::refusal::{CompileError, refuse};
 use byoc_vta_machine::config::{Config, Profile};
 use byoc_vta_program::emit::Runs;
@@ -37,7 +39,7 @@ impl Vta {
 impl Codegen for Vta {
     fn describe(&self) -> Result<Description> {
         // Reports an unusable driver before anything is compiled for it.
-        driver::from_environment()?;
+        DRIVERS.from_environment()?;
         let option = |about: &str, values: &[&str]| BackendOption {
             about: about.into(),
             values: values.iter().map(|&value| value.to_owned()).collect(),
@@ -51,7 +53,7 @@ impl Codegen for Vta {
             ),
             patterns: support::PATTERNS.into(),
             operators: support::OPERATORS.iter().map(|&name| name.to_owned()).collect(),
-            quantization: Some(support::quantization()),
+            quantization: Some(int8::quantization(true)),
             options: [
                 ("profile".to_owned(), option("Memory timing profile of the cycle model", &["pynq", "tsim"])),
                 ("runs".to_owned(), option("Granularity of device runs", &["region", "layer"])),

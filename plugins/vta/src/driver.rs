@@ -3,9 +3,8 @@
 
 use byoc_plugin_api::device::DEVICE_LOST;
 use byoc_plugin_api::{Error, Result};
-use byoc_plugin_support::library::{self, Symbol};
-use std::collections::BTreeMap;
-use std::ffi::{OsString, c_int, c_void};
+use byoc_plugin_support::library::{self, Drivers, Symbol};
+use std::ffi::{c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -14,6 +13,9 @@ use std::time::Duration;
 
 /// Environment variable with the path of the library.
 pub const VARIABLE: &str = "VTA_DRIVER";
+
+/// Loaded drivers, each with its device.
+pub static DRIVERS: Drivers<Driver> = Drivers::new(VARIABLE, load);
 
 /// Number of times that a driver polls the device for completion: the maximum, because [`Driver::run`] enforces the
 /// deadline.
@@ -59,49 +61,6 @@ pub struct Driver {
     busy: Mutex<()>,
     /// Set after a run that missed its deadline. The device is not used again.
     lost: AtomicBool,
-}
-
-/// Returns the driver that the environment names; `None` if the variable is unset or empty. A library is loaded once
-/// and never unloaded.
-///
-/// # Errors
-/// If the file is not a shared library for this machine, cannot be loaded, lacks a function, or has no device.
-pub fn from_environment() -> Result<Option<Arc<Driver>>> {
-    match std::env::var_os(VARIABLE) {
-        Some(path) if !path.is_empty() => open(path).map(Some),
-        _ => Ok(None),
-    }
-}
-
-/// Returns, as JSON, the files that regions need at run time: none, because a driver is specific to the machine with
-/// its device.
-///
-/// # Errors
-/// If the environment names a driver, which a bundle for a different machine would lack.
-pub fn files() -> Result<Vec<u8>> {
-    match from_environment()? {
-        None => Ok(b"[]".to_vec()),
-        Some(driver) => {
-            let library_path = driver.path.display();
-            Err(Error::new(format!("the driver {library_path} ({VARIABLE}) is specific to this machine"))
-                .hint(format!("unset {VARIABLE} here, and set it on the machine that runs the regions")))
-        }
-    }
-}
-
-/// Returns the driver in a file, which is loaded on the first call.
-///
-/// # Errors
-/// If the file is not a usable driver, as in [`from_environment`].
-pub fn open(path: OsString) -> Result<Arc<Driver>> {
-    static OPEN: Mutex<BTreeMap<OsString, Arc<Driver>>> = Mutex::new(BTreeMap::new());
-    let mut drivers = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(driver) = drivers.get(&path) {
-        return Ok(driver.clone());
-    }
-    let driver = Arc::new(load(Path::new(&path))?);
-    drivers.insert(path, driver.clone());
-    Ok(driver)
 }
 
 /// Functions of `driver.h`, in the order that [`load`] expects. `VTADeviceFree` is required but not called: the device

@@ -2,8 +2,9 @@
 
 use crate::backend::option;
 use crate::device::Device;
+use crate::driver::DRIVERS;
 use crate::image::{Edge, Image, Simulator};
-use crate::{blob, driver, listing, pack};
+use crate::{blob, listing, pack};
 use byoc_plugin_api::{
     Call, DType, Error, Executable, LoadRequest, Loader, Prepared, Result, Services, Signature, TensorType,
 };
@@ -63,7 +64,7 @@ impl Loader for VtaLoader {
             return Err(format!("number of constants: expected {expected}, found {constant_count}").into());
         }
         request.check_signature(&signature(&image))?;
-        let driver = driver::from_environment()?;
+        let driver = DRIVERS.from_environment()?;
         let (mut device, device_name) = match &driver {
             Some(driver) => (Device::driver(&image, driver)?, driver.path.display().to_string()),
             None => (Device::simulator(&image)?, image.simulator.to_string()),
@@ -82,7 +83,7 @@ impl Loader for VtaLoader {
         match key {
             // The blob contains device instructions, not native code.
             "blob.native" => Ok(Some(b"false".to_vec())),
-            "byoc.files.1" => Ok(Some(driver::files()?)),
+            "byoc.files.1" => Ok(Some(DRIVERS.files()?)),
             "blob.listing" => Ok(Some(listing::listing(&blob::read(data)?, usize::MAX).into_bytes())),
             "blob.summary" => Ok(Some(listing::listing(&blob::read(data)?, SUMMARY_INSTRUCTIONS).into_bytes())),
             _ => Ok(None),

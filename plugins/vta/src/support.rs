@@ -1,6 +1,4 @@
-//! Patterns, operators and quantization scheme of the description.
-
-use byoc_plugin_api::Quantization;
+//! Patterns and operators of the description.
 
 /// Supported single operators. Convolutions and dense layers return int32; elementwise operators and pooling accept
 /// int8 within a region.
@@ -51,16 +49,3 @@ dense_bias: let sum = qnn.dense(*, *, const, const, const, const) | nn.dense(*, 
     (nn.bias_add(sum, const) | add(sum, const) | add(const, sum)) ? nn.relu ? clip | nn.relu(sum) ? clip
 add: qnn.add(*, *, const, const, const, const, const, const) ? nn.relu ? clip
 ";
-
-/// Returns the quantization scheme: int8 with zero point 0 and power-of-two scales, per output channel for weights,
-/// with accumulators and biases in int32.
-pub fn quantization() -> Quantization {
-    Quantization {
-        activation: "int8".into(),
-        weight: "int8".into(),
-        accumulator: "int32".into(),
-        symmetric: true,
-        per_channel: true,
-        power_of_two: true,
-    }
-}

@@ -3,7 +3,7 @@
 
 use super::harness::int8s;
 use crate::device::product;
-use crate::driver::{Driver, open};
+use crate::driver::{DRIVERS, Driver};
 use crate::epilogue::Target;
 use crate::layer::{Conv, Dense, Layer};
 use byoc_test_support::plugin::services;
@@ -29,7 +29,7 @@ fn sample(dir: &Path) -> PathBuf {
 #[test]
 fn sample_driver_equals_software_device() {
     let dir = tempfile::tempdir().unwrap();
-    let driver: Arc<Driver> = open(sample(dir.path()).into()).unwrap_or_else(|e| panic!("{e}"));
+    let driver: Arc<Driver> = DRIVERS.open(&sample(dir.path())).unwrap_or_else(|e| panic!("{e}"));
     let conv = Conv {
         batch: 2,
         channels: 6,
@@ -73,7 +73,7 @@ fn header_compiles_as_cpp() {
 #[test]
 fn rejects_files_that_are_not_drivers() {
     let dir = tempfile::tempdir().unwrap();
-    let error_message = |path: &Path| open(path.into()).err().expect("expected an error").message.to_string();
+    let error_message = |path: &Path| DRIVERS.open(path).err().expect("expected an error").message.to_string();
     let file = |name: &str, bytes: &[u8]| {
         let path = dir.path().join(name);
         std::fs::write(&path, bytes).unwrap();
@@ -123,6 +123,6 @@ fn rejects_files_that_are_not_drivers() {
         "{}",
         error_message(&empty_driver)
     );
-    let error = open(empty_driver.into()).err().unwrap();
+    let error = DRIVERS.open(&empty_driver).err().unwrap();
     assert!(error.hint.contains("or unset it to use the software device"), "{}", error.hint);
 }

@@ -1,9 +1,9 @@
 //! Epilogues: device operations on accumulators for the operators that follow a convolution, a dense layer or a pooling
 //! layer, or that read a tensor directly.
 
-use super::layer::{ChannelAxis, zero_point};
+use super::layer::ChannelAxis;
 use super::range::{self, ChannelStep, INT8, INT32, MAX_SHIFT, Range, ScaleError, addition, shifts_right};
-use super::{NodeStep, SCHEME, WidenedTensor};
+use super::{HINTS, NodeStep, WidenedTensor};
 use byoc_plugin_api::{DType, RefusalCode};
 use byoc_plugin_support::operands::elements;
 use byoc_plugin_support::refusal::{CompileError, refuse, refuse_with_hint};
@@ -396,7 +396,7 @@ impl Epilogue {
             return refuse(RefusalCode::UnsupportedDtype, detail);
         }
         for (input, name) in [(2, "input"), (4, "output")] {
-            zero_point(ir, op, input, &format!("{name} zero point of qnn.requantize"))?;
+            HINTS.check_zero_point(ir, op, input, &format!("{name} zero point of qnn.requantize"))?;
         }
         let rounding = op.attrs().text("rounding");
         if !matches!(rounding, "" | "None" | "UPWARD") {
@@ -439,7 +439,7 @@ impl Epilogue {
             let detail = format!(
                 "fixed_point_multiply: expected a power of two and a shift in [-31, 31], found {multiplier} and {shift}"
             );
-            return refuse_with_hint(RefusalCode::QuantScheme, detail, SCHEME);
+            return refuse_with_hint(RefusalCode::QuantScheme, detail, HINTS.scheme);
         }
         // The factor is multiplier * 2^(shift - 31).
         let shift = 31 - shift - i64::from(multiplier.trailing_zeros());
@@ -468,7 +468,7 @@ impl Epilogue {
             }
         }
         for (input, name) in [(3, "lhs"), (5, "rhs"), (7, "output")] {
-            zero_point(ir, op, input, &format!("{name} zero point of qnn.add"))?;
+            HINTS.check_zero_point(ir, op, input, &format!("{name} zero point of qnn.add"))?;
         }
         let scale_of = |input: usize, name: &str| {
             let scales = scales(ir, op, input, &format!("{name} scale of qnn.add"))?;
@@ -530,7 +530,7 @@ fn shift_of(input: f32, output: f32) -> Result<i64, CompileError> {
     // A quotient of binary32 numbers is a normal binary64 number, so its exponent field is exact.
     if ratio.to_bits() & ((1 << 52) - 1) != 0 {
         let detail = format!("scale ratio: expected a power of two, found {ratio}");
-        return refuse_with_hint(RefusalCode::QuantScheme, detail, SCHEME);
+        return refuse_with_hint(RefusalCode::QuantScheme, detail, HINTS.scheme);
     }
     Ok(1023 - (ratio.to_bits() >> 52) as i64)
 }

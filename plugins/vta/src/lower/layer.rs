@@ -1,9 +1,8 @@
 //! Extracts and validates the geometry of the layers that begin nodes.
 
+use super::HINTS;
 use super::range::{INT32, Range};
-use super::{QUANTIZE, SCHEME};
 use byoc_plugin_api::{DType, RefusalCode};
-use byoc_plugin_support::operands::elements;
 use byoc_plugin_support::refusal::{CompileError, refuse, refuse_with_hint};
 use byoc_plugin_support::region::{Op, RegionIr, Val};
 use byoc_vta_program::tile::MAX_PAD;
@@ -84,7 +83,7 @@ impl ChannelAxis {
 /// # Errors
 /// If the device does not support an element type, a zero point, a layout, an attribute or a shape.
 pub fn conv_shape(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<ConvShape, CompileError> {
-    check_types(ir, op)?;
+    HINTS.check_layer(ir, op)?;
     let Some((weight, _)) = op.inputs.get(1).and_then(|weight| ir.constant(*weight)) else {
         return refuse(RefusalCode::NotConstant, "weight: expected a constant, found a runtime value");
     };
@@ -104,38 +103,6 @@ pub fn conv_shape(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<ConvShape, CompileEr
         );
     }
     Ok(shape)
-}
-
-/// Checks the element types of a convolution or dense layer, and the zero points of a QNN operator.
-fn check_types(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(), CompileError> {
-    for (i, &input) in op.inputs.iter().take(2).enumerate() {
-        let dtype = ir.val(input).dtype;
-        if dtype != DType::I8 {
-            let hint = if dtype.is_float() { QUANTIZE } else { SCHEME };
-            let detail = format!("input {i}: expected int8, found {dtype}");
-            return refuse_with_hint(RefusalCode::UnsupportedDtype, detail, hint);
-        }
-    }
-    let dtype = ir.val(op.outputs[0]).dtype;
-    if dtype != DType::I32 {
-        let detail = format!("result: expected int32, found {dtype}");
-        return refuse_with_hint(RefusalCode::UnsupportedDtype, detail, "set out_dtype=\"int32\"");
-    }
-    if op.name.starts_with("qnn.") {
-        for (i, name) in [(2, "input"), (3, "kernel")] {
-            zero_point(ir, op, i, &format!("{name} zero point"))?;
-        }
-    }
-    Ok(())
-}
-
-/// Checks that a zero point is 0.
-pub(super) fn zero_point(ir: &RegionIr<'_>, op: &Op<'_>, input: usize, name: &str) -> Result<(), CompileError> {
-    let zeros = elements(ir, op, input, DType::I32, name, |t| t.as_slice::<i32>().to_vec())?;
-    match zeros.iter().find(|zero| **zero != 0) {
-        Some(zero) => refuse_with_hint(RefusalCode::QuantScheme, format!("{name}: expected 0, found {zero}"), SCHEME),
-        None => Ok(()),
-    }
 }
 
 fn check_layout(op: &Op<'_>, keys: &[(&str, &str)]) -> Result<(), CompileError> {
@@ -243,7 +210,7 @@ fn dense(ir: &RegionIr<'_>, op: &Op<'_>, weight: usize) -> Result<ConvShape, Com
 pub fn pool(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<PoolShape, CompileError> {
     let dtype = ir.val(op.inputs[0]).dtype;
     if dtype != DType::I8 {
-        let hint = if dtype.is_float() { QUANTIZE } else { "" };
+        let hint = if dtype.is_float() { HINTS.quantize } else { "" };
         return refuse_with_hint(RefusalCode::UnsupportedDtype, format!("input 0: expected int8, found {dtype}"), hint);
     }
     check_layout(op, &[("layout", "NCHW"), ("out_layout", "NCHW")])?;

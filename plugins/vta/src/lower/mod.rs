@@ -6,6 +6,7 @@ mod layer;
 pub mod range;
 
 use byoc_plugin_api::{Constant, DType, Graph, RefusalCode};
+use byoc_plugin_support::int8::Hints;
 use byoc_plugin_support::refusal::{CompileError, refuse, refuse_with_hint};
 use byoc_plugin_support::region::{Def, Op, RegionIr, Val};
 use byoc_vta_machine::isa::AluOp;
@@ -15,11 +16,12 @@ use std::collections::BTreeMap;
 
 pub use layer::{ConvShape, PoolShape};
 
-/// Hint for a floating-point model.
-const QUANTIZE: &str = "run \"byoc quantize\" first: byoc quantize MODEL --calibrate DATA --backend vta -o FILE.relay";
-/// Hint for a model with an unsupported quantization scheme.
-const SCHEME: &str = "run \"byoc quantize --backend vta\", or --scheme symmetric,power-of-two, for a model in the \
-                      quantization scheme of the device";
+/// Hints of refusals.
+const HINTS: Hints = Hints {
+    quantize: "run \"byoc quantize\" first: byoc quantize MODEL --calibrate DATA --backend vta -o FILE.relay",
+    scheme: "run \"byoc quantize --backend vta\", or --scheme symmetric,power-of-two, for a model in the quantization \
+             scheme of the device",
+};
 
 /// Operation of a node on its accumulators.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,7 +191,7 @@ impl<'a> Lowering<'_, 'a> {
             None if ir.val(data_operand).dtype == DType::I8 => (data_operand, Epilogue::of_tensor(DType::I8)),
             None => {
                 let dtype = ir.val(data_operand).dtype;
-                let hint = if dtype.is_float() { QUANTIZE } else { "" };
+                let hint = if dtype.is_float() { HINTS.quantize } else { "" };
                 let detail = format!("input 0: expected int8, found {dtype}");
                 return refuse_with_hint(RefusalCode::UnsupportedDtype, detail, hint);
             }

@@ -1,6 +1,5 @@
 //! The arena of a region or a program: buffers with disjoint lifetimes may share memory.
 
-use crate::schedule::round_up;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
@@ -25,19 +24,24 @@ pub fn lifetimes<'a>(count: usize, phases: impl Iterator<Item = &'a BTreeSet<usi
 /// overlapping lifetimes are disjoint. `phases` lists the buffers that each phase accesses; a buffer lives from the first
 /// to the last phase that accesses it. Returns the offsets and the total size, in bytes.
 pub fn plan<'a>(sizes: &[i64], phases: impl Iterator<Item = &'a BTreeSet<usize>>, align: i64) -> (Vec<i64>, i64) {
-    let lifetimes = lifetimes(sizes.len(), phases);
+    place(sizes, &lifetimes(sizes.len(), phases), align)
+}
+
+/// Assigns offsets as in [`plan`], given the lifetimes.
+pub fn place(sizes: &[i64], lifetimes: &[Option<Lifetime>], align: i64) -> (Vec<i64>, i64) {
+    let round_up = |bytes: i64| (bytes + align - 1) / align * align;
     let mut order: Vec<usize> = (0..sizes.len()).collect();
     order.sort_by_key(|&b| (Reverse(sizes[b]), b));
     let mut offsets = vec![0; sizes.len()];
     let mut placements: Vec<(usize, Lifetime)> = Vec::new();
     let mut total_bytes = 0;
     for b in order {
-        let bytes = round_up(sizes[b], align);
+        let bytes = round_up(sizes[b]);
         let Some((first_phase, last_phase)) = lifetimes[b] else { continue };
         let overlapping_placements =
             placements.iter().filter(|(_, span)| span.0 <= last_phase && first_phase <= span.1);
         let mut occupied_ranges: Vec<(i64, i64)> = overlapping_placements
-            .map(|&(buffer, _)| (offsets[buffer], offsets[buffer] + round_up(sizes[buffer], align)))
+            .map(|&(buffer, _)| (offsets[buffer], offsets[buffer] + round_up(sizes[buffer])))
             .collect();
         occupied_ranges.sort_unstable();
         let mut offset = 0;
