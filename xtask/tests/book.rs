@@ -1,5 +1,5 @@
 //! Checks that `docs/SUMMARY.md`, the table of contents of the book, lists every page exactly once, under the page
-//! title, and nothing else.
+//! title, and nothing else; that links lead somewhere; and that paths of the library name modules that it has.
 
 use std::path::{Path, PathBuf};
 
@@ -70,10 +70,9 @@ fn anchor(heading: &str) -> String {
     chars.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
 }
 
-#[test]
-fn links_lead_to_files_and_headings() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut pending = vec![root.to_owned()];
+/// Returns the Markdown files of the repository.
+fn documents() -> Vec<PathBuf> {
+    let mut pending = vec![Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()];
     let mut found = Vec::new();
     while let Some(dir) = pending.pop() {
         let is_skipped =
@@ -84,9 +83,14 @@ fn links_lead_to_files_and_headings() {
         pending.extend(subdirs);
         found.extend(files.into_iter().filter(|path| path.extension().is_some_and(|e| e == "md")));
     }
+    found
+}
+
+#[test]
+fn links_lead_to_files_and_headings() {
     let mut broken_links = Vec::new();
     let mut link_count = 0;
-    for page in found {
+    for page in documents() {
         let text = std::fs::read_to_string(&page).unwrap();
         for link in links(&text) {
             if link.contains("://") {
@@ -106,4 +110,35 @@ fn links_lead_to_files_and_headings() {
     }
     assert!(link_count > 200, "expected more than 200 links, found {link_count}");
     assert!(broken_links.is_empty(), "expected links to existing files and headings, found {broken_links:#?}");
+}
+
+#[test]
+fn paths_of_the_library_name_modules() {
+    let library = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/src/lib.rs");
+    let library = std::fs::read_to_string(library).unwrap();
+    let is_public = |module: &str| {
+        library.lines().any(|line| {
+            let item = line.strip_suffix(';').unwrap_or_default();
+            let ends_in = |before: &str| item.ends_with(&format!("{before}{module}"));
+            item == format!("pub mod {module}") || item.starts_with("pub use ") && (ends_in(" as ") || ends_in("::"))
+        })
+    };
+    let (mut missing, mut count) = (Vec::new(), 0);
+    for page in documents() {
+        let text = std::fs::read_to_string(&page).unwrap();
+        // The names of the C++ namespace and the items at the top of the library begin with a capital.
+        for path in text.split("byoc::").skip(1) {
+            let end = path.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(path.len());
+            let module = &path[..end];
+            if !path[end..].starts_with("::") {
+                continue;
+            }
+            count += 1;
+            if !is_public(module) {
+                missing.push(format!("{}: byoc::{module}", page.display()));
+            }
+        }
+    }
+    assert!(count > 5, "expected more than 5 paths, found {count}");
+    assert!(missing.is_empty(), "expected modules of host/src/lib.rs, found {missing:#?}");
 }
