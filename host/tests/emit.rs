@@ -24,7 +24,7 @@ use byoc_loops::externals::Externals;
 use byoc_loops::form::{Device, Form, Machine};
 use byoc_loops::group::{Fusion, Grouping};
 use byoc_loops::lower::{Lowering, lower};
-use byoc_loops::print::{c::C, cuda, opencl};
+use byoc_loops::print::{c::C, cuda, kernel::kernel, opencl::OpenCl};
 use byoc_loops::single_file::single_file;
 use byoc_loops::source::source;
 use byoc_loops::stage::{self, Stage};
@@ -142,11 +142,11 @@ fn generated(lowering: &Lowering<'_, '_>, section: &str) -> String {
             _ => {
                 let (function, grid) = phase.functions.last().zip(phase.grid).expect("a kernel for each phase");
                 let _ = writeln!(text, "{:?} in groups of {:?}", grid.items, grid.local);
-                let (head, kernel) = match section {
-                    CUDA => ("extern \"C\" __global__ void", cuda::kernel(function, grid)),
-                    _ => ("kernel void", opencl::kernel(function, grid)),
+                let (head, printed) = match section {
+                    CUDA => ("extern \"C\" __global__ void", kernel(&cuda::Cuda, function, grid)),
+                    _ => ("kernel void", kernel(&OpenCl, function, grid)),
                 };
-                let _ = writeln!(text, "{head} {}{}", phase.kind, kernel.definition);
+                let _ = writeln!(text, "{head} {}{}", phase.kind, printed.definition);
             }
         }
     }
@@ -191,7 +191,7 @@ fn cuda_kernels_compile() {
         let text = case.lowered(form, |lowering| {
             let kernels = lowering.phases.iter().enumerate().map(|(i, phase)| {
                 let (function, grid) = phase.functions.last().zip(phase.grid).expect("a kernel for each phase");
-                format!("extern \"C\" __global__ void k{i}{}", cuda::kernel(function, grid).definition)
+                format!("extern \"C\" __global__ void k{i}{}", kernel(&cuda::Cuda, function, grid).definition)
             });
             kernels.collect::<String>()
         });

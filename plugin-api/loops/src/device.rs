@@ -1,4 +1,5 @@
-//! Kernels of a device: a region as launches of kernels in OpenCL C over an arena.
+//! Kernels of a device: a region as launches of kernels in OpenCL C over an arena. The kernels of a lowered region in
+//! another language are those of [`crate::print::kernel`] in its dialect.
 
 use crate::externals::Externals;
 use crate::form::{Device, Form};
@@ -6,9 +7,10 @@ use crate::group::{Fusion, Grouping};
 use crate::lower::{PackedConstant, lower};
 use crate::nest::Place;
 use crate::packing::Packing;
-use crate::print::{comment, opencl};
+use crate::print::comment;
+use crate::print::kernel::kernel;
+use crate::print::opencl::{self, OpenCl};
 use crate::stage::{self, Stage};
-use byoc_plugin_api::DType;
 use byoc_plugin_support::arena;
 use byoc_plugin_support::region::RegionIr;
 use std::collections::BTreeMap;
@@ -73,7 +75,7 @@ pub fn kernels(ir: &RegionIr<'_>, title: &str, device: Device, align: i64) -> Re
     let mut list = format!("/* {}. Launches, in order:\n\n", comment(title));
     for phase in &lowering.phases {
         let Some((function, grid)) = phase.functions.last().zip(phase.grid) else { continue };
-        let text = opencl::kernel(function, grid);
+        let text = kernel(&OpenCl, function, grid);
         let operators = phase.comment.join("\n   ");
         let [x, y, z] = grid.local;
         let key = format!("{} {x} {y} {z} {}", phase.kind, text.definition);
@@ -144,9 +146,4 @@ pub fn stage(ir: &RegionIr<'_>, device: Device, stage: Stage) -> Result<String, 
     let externals = Externals::default();
     let grouping = Grouping::new(ir, Fusion::Vectors, &externals);
     Ok(stage::text(&lower(ir, &grouping, "region", Form::Device(device), &externals)?, stage))
-}
-
-/// Returns true if kernels compute values of an element type.
-pub fn computes(dtype: DType) -> bool {
-    opencl::value_type(dtype).is_some()
 }

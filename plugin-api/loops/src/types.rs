@@ -23,6 +23,13 @@ pub fn computed(dtype: DType) -> DType {
     if dtype == DType::F16 { DType::F32 } else { dtype }
 }
 
+/// Returns true if the kernels of a device compute values of an element type. The dialects of kernels have a type for
+/// each of them.
+pub fn is_computed_on_device(dtype: DType) -> bool {
+    let types = [DType::F32, DType::I8, DType::I32, DType::I64, DType::U8, DType::BOOL, DType::U32, DType::U64];
+    types.contains(&computed(dtype))
+}
+
 /// Returns the minimum and the maximum of an integer type.
 pub fn integer_range(dtype: DType) -> (f64, f64) {
     let bits = i32::from(dtype.bits);

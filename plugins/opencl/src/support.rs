@@ -1,10 +1,10 @@
 //! Verdicts on operators, with the reasons for refusals.
 
-use byoc_loops::device;
 use byoc_loops::operators::anchors::ANCHORS;
 use byoc_loops::operators::check::{self, Limits};
 use byoc_loops::operators::views::VIEWS;
 use byoc_loops::operators::{anchors, elementwise};
+use byoc_loops::types::is_computed_on_device;
 use byoc_plugin_api::DType;
 use byoc_plugin_support::refusal::CompileError;
 use byoc_plugin_support::region::{Op, RegionIr};
@@ -19,7 +19,7 @@ const MISSING: [&str; 2] = ["floor_divide", "floor_mod"];
 const LIMITS: Limits = Limits {
     backend: "opencl",
     log2_elements: 30,
-    stores: |dtype| device::computes(dtype) && !matches!(dtype, DType::U32 | DType::U64),
+    stores: |dtype| is_computed_on_device(dtype) && !matches!(dtype, DType::U32 | DType::U64),
     anchor: anchors::anchor,
 };
 

@@ -33,7 +33,7 @@ use crate::operators::anchors::{self, Anchor};
 use crate::packing::Packing;
 use crate::print::c_types::value_type;
 use crate::print::comment;
-use crate::print::opencl;
+use crate::types::is_computed_on_device;
 use byoc_plugin_api::DType;
 use byoc_plugin_support::region::{Op, OpId, RegionIr, Val};
 use byoc_plugin_support::view::{View, count};
@@ -212,7 +212,7 @@ impl Lowering<'_, '_> {
     /// Returns true if the form computes values of an element type.
     pub fn computes(&self, dtype: DType) -> bool {
         match self.form {
-            Form::Device(_) => opencl::value_type(dtype).is_some(),
+            Form::Device(_) => is_computed_on_device(dtype),
             _ => value_type(dtype).is_some(),
         }
     }

@@ -125,14 +125,6 @@ impl Dialect for C<'_> {
     fn pointer(&self, _: &Memory) -> &'static str {
         ""
     }
-
-    fn place(&self, place: Place) -> String {
-        place.to_string()
-    }
-
-    fn items(&self, _: u8) -> (i64, i64) {
-        (1, 1)
-    }
 }
 
 impl C<'_> {

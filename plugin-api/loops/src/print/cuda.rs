@@ -1,14 +1,14 @@
 //! CUDA C++.
 //!
 //! The kernels are those of a device, as OpenCL C has them. A vector is a class of the prelude, and a choice per element
-//! is a call, for C++ has no `?:` on classes.
+//! is a call, for C++ has no `?:` on classes. No backend runs these kernels yet: `cargo xtask check-cuda` compiles them.
 
 use super::c_types::int_literal;
-use super::opencl::Kernel;
-use super::{Dialect, Lanes, Printer, places_in_order};
-use crate::nest::stmt::Grid;
-use crate::nest::{Function, Memory, Place, Position};
+use super::kernel::KernelDialect;
+use super::{Dialect, Lanes};
+use crate::nest::{Memory, Position};
 use crate::operators::elementwise::ROUND_TO_HALF;
+use crate::types::computed;
 use byoc_plugin_api::DType;
 
 /// Functions that the kernels call, and the vectors that they compute on.
@@ -26,21 +26,17 @@ const FUNCTIONS: &[(&str, &str)] = &[
     ("floor_mod", "byoc_floor_mod"),
 ];
 
-/// Kernel: the tensors that it accesses, in the order of its parameters, and its launch.
-struct Cuda<'a> {
-    places: &'a [(Place, DType, bool)],
-    grid: Grid,
-}
+/// CUDA C++.
+pub struct Cuda;
 
-impl Dialect for Cuda<'_> {
+impl Dialect for Cuda {
     fn index_type(&self) -> &'static str {
         "int"
     }
 
     fn value_type(&self, dtype: DType) -> &'static str {
-        match dtype {
-            // float16 is a type of memory only.
-            DType::F32 | DType::F16 => "float",
+        match computed(dtype) {
+            DType::F32 => "float",
             DType::I8 => "signed char",
             DType::I32 => "int",
             DType::I64 => "long long",
@@ -74,8 +70,7 @@ impl Dialect for Cuda<'_> {
     }
 
     fn convert(&self, from: DType, to: DType, value: &str) -> String {
-        let in_register = |dtype| if dtype == DType::F16 { DType::F32 } else { dtype };
-        let (from, to) = (in_register(from), in_register(to));
+        let (from, to) = (computed(from), computed(to));
         let ty = self.value_type(to);
         match (from, to) {
             _ if from == to => value.to_owned(),
@@ -144,28 +139,10 @@ impl Dialect for Cuda<'_> {
     fn pointer(&self, _: &Memory) -> &'static str {
         ""
     }
-
-    fn place(&self, place: Place) -> String {
-        let index = self.places.iter().position(|found| found.0 == place).unwrap_or(0);
-        format!("p{index}")
-    }
-
-    fn items(&self, dim: u8) -> (i64, i64) {
-        (self.grid.items[dim as usize], self.grid.local[dim as usize] as i64)
-    }
 }
 
-/// Prints a kernel. Equal kernels have equal text, because pointers are named in order of first use.
-pub fn kernel(function: &Function, grid: Grid) -> Kernel {
-    let places = places_in_order(&function.body, &function.uses());
-    let dialect = Cuda { places: &places, grid };
-    let mut printer = Printer::new(&dialect, 1);
-    printer.statements(&function.body);
-    let parameter = |(index, (_, dtype, is_written)): (usize, &(Place, DType, bool))| {
-        let constant = if *is_written { "" } else { "const " };
-        format!("{constant}{} *__restrict__ p{index}", dialect.storage_type(*dtype))
-    };
-    let parameters: Vec<String> = places.iter().enumerate().map(parameter).collect();
-    let definition = format!("({}) {{\n{}}}\n", parameters.join(", "), printer.text);
-    Kernel { definition, arguments: places.iter().map(|place| place.0).collect() }
+impl KernelDialect for Cuda {
+    fn parameter(&self, constant: &str, ty: &str, name: &str) -> String {
+        format!("{constant}{ty} *__restrict__ {name}")
+    }
 }

@@ -1,11 +1,13 @@
-//! Printers: a function of a loop nest as text. The languages share the syntax of C; a [`Dialect`] writes what differs.
+//! Printers: a function of a loop nest as text. The languages share the syntax of C; a [`Dialect`] writes what differs, a
+//! [`kernel::KernelDialect`] also the parameters of a kernel.
 
 pub mod c;
 pub mod c_types;
 pub mod cuda;
+pub mod kernel;
 pub mod opencl;
 
-use crate::nest::stmt::{Uses, visit};
+use crate::nest::stmt::Grid;
 use crate::nest::{Expr, Infix, Loop, Memory, Mode, Place, Position, Reduce, Stmt, Ty};
 use byoc_plugin_api::DType;
 use std::collections::BTreeMap;
@@ -65,10 +67,6 @@ pub trait Dialect {
     fn array(&self, is_shared: bool) -> (&'static str, &'static str);
     /// Returns the qualifier of a pointer to memory.
     fn pointer(&self, memory: &Memory) -> &'static str;
-    /// Returns the name of the pointer to a place.
-    fn place(&self, place: Place) -> String;
-    /// Returns the extent of the launch along a dimension, and the size of a work-group, for loops over work-items.
-    fn items(&self, dim: u8) -> (i64, i64);
 }
 
 /// Text of a function under construction.
@@ -77,6 +75,8 @@ pub struct Printer<'d> {
     /// Text so far.
     pub text: String,
     depth: usize,
+    /// Arguments of the kernel, in parameter order, and its launch; `None` outside of kernels.
+    kernel: Option<(&'d [Place], Grid)>,
     lanes: Option<Lanes>,
     /// Types of the variables and arrays that are declared.
     types: BTreeMap<String, Ty>,
@@ -87,7 +87,8 @@ pub struct Printer<'d> {
 impl<'d> Printer<'d> {
     /// Creates a printer whose statements are indented by `depth` levels.
     pub fn new(dialect: &'d dyn Dialect, depth: usize) -> Printer<'d> {
-        Printer { dialect, text: String::new(), depth, lanes: None, types: BTreeMap::new(), pointers: BTreeMap::new() }
+        let (types, pointers) = (BTreeMap::new(), BTreeMap::new());
+        Printer { dialect, text: String::new(), depth, kernel: None, lanes: None, types, pointers }
     }
 
     /// Appends a line.
@@ -223,7 +224,7 @@ impl<'d> Printer<'d> {
         let Loop { var, from, to, step, mode, body } = found;
         let ty = self.declare(var, Ty::Index);
         if let Mode::Items(dim) = mode {
-            let (size, group) = self.dialect.items(*dim);
+            let (size, group) = self.items(*dim as usize);
             let position = self.dialect.position(Position::Global, *dim);
             self.line(&format!("const {ty} {var} = {position};"));
             if size % group.max(1) != 0 {
@@ -284,9 +285,22 @@ impl<'d> Printer<'d> {
 
     fn memory(&self, memory: &Memory) -> String {
         match memory {
-            Memory::Place(place) => self.dialect.place(*place),
+            Memory::Place(place) => self.place(*place),
             Memory::Local(name) => name.clone(),
         }
+    }
+
+    /// Returns the name of the pointer to a place: in a kernel, that of its parameter.
+    fn place(&self, place: Place) -> String {
+        match self.kernel {
+            Some((arguments, _)) => format!("p{}", arguments.iter().position(|&found| found == place).unwrap_or(0)),
+            None => place.to_string(),
+        }
+    }
+
+    /// Returns the extent of the launch along a dimension, and the size of a work-group, for loops over work-items.
+    fn items(&self, dim: usize) -> (i64, i64) {
+        self.kernel.map_or((1, 1), |(_, grid)| (grid.items[dim], grid.local[dim] as i64))
     }
 
     /// Returns the qualifier of a pointer with the value of an address.
@@ -420,29 +434,4 @@ fn is_mistaken(infix: Infix, operand: &Expr) -> bool {
         _ if is_bits || is_comparison(infix) => is_comparison(*inner) || (is_bits && inner.sign().1 >= 10),
         _ => false,
     }
-}
-
-/// Returns the tensors that statements access, in the order of their first use, with the type of their elements and
-/// whether they are written.
-pub fn places_in_order(body: &[Stmt], uses: &Uses) -> Vec<(Place, DType, bool)> {
-    let mut places: Vec<Place> = Vec::new();
-    visit(body, &mut |stmt| {
-        let mut add = |memory: &Memory| {
-            if let Memory::Place(place) = memory
-                && !places.contains(place)
-            {
-                places.push(*place);
-            }
-        };
-        for expr in stmt.expressions() {
-            expr.visit(&mut |inner| match inner {
-                Expr::Load(memory, ..) | Expr::Address(memory, ..) | Expr::LoadVector(memory, ..) => add(memory),
-                _ => {}
-            });
-        }
-        if let Stmt::Store { memory, .. } = stmt {
-            add(memory);
-        }
-    });
-    places.into_iter().filter_map(|place| uses.get(&place).map(|&(dtype, written)| (place, dtype, written))).collect()
 }

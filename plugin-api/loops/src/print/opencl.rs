@@ -1,26 +1,20 @@
-//! OpenCL C.
+//! OpenCL C, for devices whose driver compiles the source.
+//!
+//! A vector is a type of the language, `float4`; it is read and written by `vload4` and `vstore4`, or element by element
+//! where the elements lie apart or some are missing. Pointers name their memory: `global` for the parameters, `local` for
+//! what a work-group shares. float16 is a type of memory only, and a driver need not support it as a type of values. The
+//! functions that kernels call are made here too, each in the widths that occur.
 
 use super::c_types::int_literal;
-use super::{Dialect, Lanes, Printer, places_in_order};
-use crate::nest::stmt::Grid;
-use crate::nest::{Function, Memory, Place, Position};
+use super::kernel::KernelDialect;
+use super::{Dialect, Lanes};
+use crate::nest::{Memory, Position};
 use crate::operators::elementwise::ROUND_TO_HALF;
+use crate::types::computed;
 use byoc_plugin_api::DType;
 
-/// Returns the type of a value; `None` for an unsupported type.
-pub fn value_type(dtype: DType) -> Option<&'static str> {
-    Some(match dtype {
-        // float16 is a type of memory only.
-        DType::F32 | DType::F16 => "float",
-        DType::I8 => "char",
-        DType::I32 => "int",
-        DType::I64 => "long",
-        DType::U8 | DType::BOOL => "uchar",
-        DType::U32 => "uint",
-        DType::U64 => "ulong",
-        _ => return None,
-    })
-}
+/// OpenCL C.
+pub struct OpenCl;
 
 /// Functions that differ from their Relay name. Those with the prefix `byoc_` are defined in the source, once per vector
 /// width, which is appended to the name.
@@ -34,19 +28,22 @@ const FUNCTIONS: &[(&str, &str)] = &[
     ("round_to_even", "rint"),
 ];
 
-/// Kernel: the tensors that it accesses, in the order of its parameters, and its launch.
-struct OpenCl<'a> {
-    places: &'a [(Place, DType, bool)],
-    grid: Grid,
-}
-
-impl Dialect for OpenCl<'_> {
+impl Dialect for OpenCl {
     fn index_type(&self) -> &'static str {
         "int"
     }
 
     fn value_type(&self, dtype: DType) -> &'static str {
-        value_type(dtype).unwrap_or("void")
+        match computed(dtype) {
+            DType::F32 => "float",
+            DType::I8 => "char",
+            DType::I32 => "int",
+            DType::I64 => "long",
+            DType::U8 | DType::BOOL => "uchar",
+            DType::U32 => "uint",
+            DType::U64 => "ulong",
+            _ => "void",
+        }
     }
 
     fn storage_type(&self, dtype: DType) -> &'static str {
@@ -68,8 +65,7 @@ impl Dialect for OpenCl<'_> {
     }
 
     fn convert(&self, from: DType, to: DType, value: &str) -> String {
-        let in_register = |dtype| if dtype == DType::F16 { DType::F32 } else { dtype };
-        let (from, to) = (in_register(from), in_register(to));
+        let (from, to) = (computed(from), computed(to));
         let ty = self.value_type(to);
         if from == to {
             value.to_owned()
@@ -144,39 +140,12 @@ impl Dialect for OpenCl<'_> {
     fn pointer(&self, memory: &Memory) -> &'static str {
         if matches!(memory, Memory::Place(_)) { "global " } else { "" }
     }
-
-    fn place(&self, place: Place) -> String {
-        let index = self.places.iter().position(|found| found.0 == place).unwrap_or(0);
-        format!("p{index}")
-    }
-
-    fn items(&self, dim: u8) -> (i64, i64) {
-        (self.grid.items[dim as usize], self.grid.local[dim as usize] as i64)
-    }
 }
 
-/// Kernel of a phase.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kernel {
-    /// Parameters and body.
-    pub definition: String,
-    /// Memory of each argument, in parameter order.
-    pub arguments: Vec<Place>,
-}
-
-/// Prints a kernel. Equal kernels have equal text, because pointers are named in order of first use.
-pub fn kernel(function: &Function, grid: Grid) -> Kernel {
-    let places = places_in_order(&function.body, &function.uses());
-    let dialect = OpenCl { places: &places, grid };
-    let mut printer = Printer::new(&dialect, 1);
-    printer.statements(&function.body);
-    let parameter = |(index, (_, dtype, is_written)): (usize, &(Place, DType, bool))| {
-        let constant = if *is_written { "" } else { "const " };
-        format!("global {constant}{} *restrict p{index}", dialect.storage_type(*dtype))
-    };
-    let parameters: Vec<String> = places.iter().enumerate().map(parameter).collect();
-    let definition = format!("({}) {{\n{}}}\n", parameters.join(", "), printer.text);
-    Kernel { definition, arguments: places.iter().map(|place| place.0).collect() }
+impl KernelDialect for OpenCl {
+    fn parameter(&self, constant: &str, ty: &str, name: &str) -> String {
+        format!("global {constant}{ty} *restrict {name}")
+    }
 }
 
 /// Functions that do not depend on a vector width, each with its name.
