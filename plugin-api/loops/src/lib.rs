@@ -1,15 +1,18 @@
-//! Loop nests over the graphs of the plugin boundary, and their text in C and OpenCL C.
+//! Loop nests over the graphs of the plugin boundary, and their text: C99, C with vector extensions, OpenCL C, CUDA C++.
 //!
 //! A region goes through four stages, each of which can be printed:
 //!
 //! 1. **Groups** ([`group`]): operators that share a loop nest, by the tables of [`operators`].
 //! 2. **Nests** ([`nest`]): each group as data, made by [`lower`] over the storage of its operands.
-//! 3. **Schedules** ([`schedule`]): steps that split, exchange, vectorize or divide the loops of a nest.
+//! 3. **Schedules** ([`schedule`]): tiles, blocks and tasks. Elementwise chains, normalized rows, reductions and windows
+//!    are written as plain nests, which steps split, exchange, vectorize or divide ([`nest::transform`]). Matrix products
+//!    and convolutions are written with their tiles at once, by the numbers of the schedule, and so are transposes.
 //! 4. **Text** ([`print`]): functions in a dialect.
 //!
 //! Three [`form`]s share these stages: the tasks of a region that run on the host's threads ([`source`]), a program in C99
 //! that runs alone ([`program`], [`single_file`]), and the kernels of a device ([`device`]). They differ in where operands
-//! lie, and in how a product is divided.
+//! lie, and in how a product is divided. Kernels in CUDA C++ are printed and compiled by `cargo xtask check-cuda`; no
+//! backend runs them yet.
 //!
 //! | module | purpose |
 //! |---|---|
@@ -19,7 +22,7 @@
 //! | `lower/` | from a group to a nest, one file per kind of operator; storage of tensors |
 //! | `schedule/` | tiles, blocks and tasks: functions of shapes and strides |
 //! | `packing` | the order of packed operands |
-//! | `print/` | dialects |
+//! | `print/` | dialects: `c`, `opencl`, `cuda`; the parameters of kernels |
 //! | `prelude`, `prelude/*.c` | functions that the generated code calls |
 //! | `stage` | the stages before the text, for readers |
 //! | `externals` | external functions of a program |

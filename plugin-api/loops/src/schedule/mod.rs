@@ -1,5 +1,6 @@
-//! Schedules: tiling, blocking and task division of each loop nest, and the placement of its buffers. Schedules are
-//! pure functions of shapes and strides; the code generators emit C according to them.
+//! Schedules: tiling, blocking and task division of each loop nest. Schedules are pure functions of shapes and strides.
+//! Most of [`crate::lower`] turns them into steps of a nest ([`crate::nest::step`]); contractions, depthwise convolutions
+//! and transposes are lowered to loops with these numbers directly.
 
 pub mod contraction;
 pub mod nest;
