@@ -5,8 +5,8 @@ mod build;
 pub(crate) mod group;
 pub(crate) mod grouping;
 mod judge;
+mod merge_graph;
 mod outline;
-mod region_graph;
 mod relay;
 
 pub use build::{Backend, ControlFlow, ExprIds, OperatorReport, RegionReport, Report, partition_for};

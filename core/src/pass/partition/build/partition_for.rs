@@ -9,8 +9,8 @@
 
 use super::super::grouping::{Grouping, emit};
 use super::super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, request_verdicts};
+use super::super::merge_graph::{MergeGraph, for_each_flow};
 use super::super::outline::{Naming, Outline, OutlineCache, define_and_call, sanitize};
-use super::super::region_graph::{RegionGraph, for_each_flow};
 use super::control_flow::{ControlFlow, group_control_flow};
 use super::refusals::RefusalLog;
 use super::report::{ExprIds, OperatorReport, RegionReport, Report};
@@ -291,7 +291,7 @@ impl Partitioner<'_> {
                 }
             });
         }
-        let mut graph = RegionGraph::new(nodes as usize, edges);
+        let mut graph = MergeGraph::new(nodes as usize, edges);
         let assigned_ids = || order.iter().copied().filter(|&id| is_assigned[id]);
         for id in assigned_ids() {
             self.grouping.graph.for_each_operand(id, |operand| {

@@ -5,7 +5,7 @@
 //! expressions between regions: branches, functions, and let-bound variables. Regions in different functions or
 //! different let bodies are never merged, because the values of one are not visible in the other.
 
-use super::super::region_graph::{RegionGraph, for_each_flow};
+use super::super::merge_graph::{MergeGraph, for_each_flow};
 use super::annotation::{Annotations, Mark};
 use super::regions::{RegionReader, is_closed_function};
 use crate::analysis::scope::{Bodies, Captures, is_opaque};
@@ -65,7 +65,7 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
                 _ => for_each_flow(module, id, add_edge),
             }
         }
-        let mut graph = RegionGraph::new(len as usize, edges);
+        let mut graph = MergeGraph::new(len as usize, edges);
         let mut is_done = vec![false; region_set.regions.len()];
         let mut is_waiting = vec![false; region_set.regions.len()];
         let ends =

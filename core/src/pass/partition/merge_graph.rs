@@ -23,7 +23,7 @@ const MAX_LABEL: u64 = 1 << 62;
 type Neighbors = SmallVec<[u32; 4]>;
 
 /// Graph with mergeable nodes.
-pub(super) struct RegionGraph {
+pub(super) struct MergeGraph {
     parent: Vec<u32>,
     predecessors: Vec<Neighbors>,
     successors: Vec<Neighbors>,
@@ -33,10 +33,10 @@ pub(super) struct RegionGraph {
     forward: Search,
 }
 
-impl RegionGraph {
+impl MergeGraph {
     /// Creates a graph of `len` nodes with edges from producers to users. Ties in the topological order are broken in
     /// favor of the smaller node number.
-    pub fn new(len: usize, edges: impl IntoIterator<Item = (u32, u32)>) -> RegionGraph {
+    pub fn new(len: usize, edges: impl IntoIterator<Item = (u32, u32)>) -> MergeGraph {
         let mut predecessors = vec![Neighbors::new(); len];
         let mut successors = vec![Neighbors::new(); len];
         for (producer, consumer) in edges {
@@ -63,7 +63,7 @@ impl RegionGraph {
             // built.
             sorted.extend((0..len as u32).filter(|&n| pending_count[n as usize] > 0));
         }
-        RegionGraph {
+        MergeGraph {
             parent: (0..len as u32).collect(),
             forest: Forest::new(&sorted, &predecessors),
             predecessors,
@@ -99,7 +99,7 @@ impl RegionGraph {
         if self.has_other_path(p, u, producer, user) {
             return false;
         }
-        let RegionGraph { parent, predecessors, successors, order, backward, forward, .. } = self;
+        let MergeGraph { parent, predecessors, successors, order, backward, forward, .. } = self;
         backward.begin(u);
         forward.begin(p);
         let direction = loop {
@@ -141,11 +141,11 @@ impl RegionGraph {
 /// Number of neighbors at each end of a list that are checked for a path in the forest.
 const MAX_PROBED: usize = 8;
 
-impl RegionGraph {
+impl MergeGraph {
     /// Returns true if the forest contains a path from `producer` to `user` through a third node; `p` and `u` are the
     /// merged nodes of `producer` and `user`.
     fn has_other_path(&mut self, p: u32, u: u32, producer: u32, user: u32) -> bool {
-        let RegionGraph { parent, predecessors, successors, forest, .. } = self;
+        let MergeGraph { parent, predecessors, successors, forest, .. } = self;
         let mut is_third = |node: u32| {
             let root = root_of(parent, node);
             root != p && root != u
@@ -414,7 +414,7 @@ mod tests {
     use std::collections::HashSet;
 
     /// Returns true if a path of at least two edges leads from `source` to `target` in the merged graph. Reference for
-    /// [`RegionGraph::merge`].
+    /// [`MergeGraph::merge`].
     fn has_other_path(edges: &[(u32, u32)], class: &[u32], source: u32, target: u32) -> bool {
         let mut visited = HashSet::new();
         let mut stack: Vec<u32> = Vec::new();
@@ -450,7 +450,7 @@ mod tests {
                     edges.push((random.below(target as usize) as u32, target));
                 }
             }
-            let mut graph = RegionGraph::new(len as usize, edges.iter().copied());
+            let mut graph = MergeGraph::new(len as usize, edges.iter().copied());
             let mut class: Vec<u32> = (0..len).collect();
             for _ in 0..3 * len {
                 let (source, target) = random.pick(&edges);
