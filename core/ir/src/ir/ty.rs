@@ -1,4 +1,7 @@
-//! Types of expressions.
+//! Types of expressions, as in Relay: tensors, tuples, functions, references, algebraic data types and type variables.
+//!
+//! A model can nest them as deeply as it is long, so walks over the parts keep a stack of their own, and what passes ask
+//! often is kept in a summary (`super::nested`). The limits on dimensions, parts and bytes of a type are here too.
 
 use super::nested::{self, Nested, Summary, TypeParts};
 use super::{Dim, Name};

@@ -1,4 +1,9 @@
-//! Modules and passes.
+//! Modules of Python programs, and the passes over them.
+//!
+//! The functions of a [`RelayModule`] are expressions of the arena, or a module of the compiler, or both: a pass takes the
+//! module out of the arena once, and its result goes back only when the program looks at an expression. Types are inferred
+//! when a pass first asks for them, and kept. A pass is a function from one module to another; it runs without the lock of
+//! the interpreter, except for checks of patterns that are functions in Python.
 
 use super::arena::{self, Pin};
 use super::arguments;
