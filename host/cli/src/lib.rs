@@ -53,7 +53,8 @@ use std::time::{Duration, Instant};
 
 /// Runs the command that the process arguments specify.
 ///
-/// Exit codes: 0 success, 1 user error (a diagnostic with a code), 2 usage error, 101 bug in byoc.
+/// Exit codes: 0 success, 1 user error (a diagnostic with a code) or a check that found a fault, 2 usage error, 101 bug in
+/// byoc.
 pub fn main() -> ExitCode {
     main_with(|args| serve::run(args).unwrap_or_else(|failure| report_failure(&failure)))
 }
@@ -145,6 +146,8 @@ fn exit_code(result: Result<(), stdout::OutputError>, code: ExitCode) -> ExitCod
 fn report_failure(failure: &Failure) -> ExitCode {
     let _ = stdout::flush();
     render::print_failure(failure);
+    // The code says whether the work was done, so warnings alone leave it at 0, as they do when a command prints them. A
+    // failure without diagnostics is still one.
     let has_errors = failure.diagnostics.iter().any(|d| d.severity == Severity::Error);
     ExitCode::from(u8::from(has_errors || failure.diagnostics.is_empty()))
 }
