@@ -71,10 +71,10 @@ pub(super) struct Block {
 pub(super) fn size() -> (usize, usize) {
     match level() {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => (12, 32),
+        Level::Avx512 => Avx512::TILE,
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => (6, 16),
-        Level::Baseline => (4, 8),
+        Level::Avx2 => Avx2::TILE,
+        Level::Baseline => Baseline::TILE,
     }
 }
 
@@ -116,9 +116,20 @@ fn multiply<const FMA: bool, const R: usize, const V: usize, const N: usize>(
     *out = sums;
 }
 
+// An instruction set: the number of elements of a vector, the rows of a tile and of the two smaller ones for the last rows,
+// whether multiplication and addition are fused, and the features of the processor. A tile has two vectors of columns.
 macro_rules! vectors {
-    ($name:ident, $lanes:literal, $fma:literal $(, #[$enable:meta])?) => {
+    ($name:ident, $lanes:literal, [$rows:literal, $fewer:literal, $least:literal], $fma:literal $(, #[$enable:meta])?) => {
         struct $name;
+        impl $name {
+            /// Numbers of rows and columns of a tile.
+            const TILE: (usize, usize) = ($rows, 2 * $lanes);
+
+            /// Computes all tiles of a block. The processor has the instruction set.
+            fn tiles(block: &Block, a: Matrix<'_>, panels: &[f32], out: &mut Output<'_>) {
+                block.tiles::<$name, $rows, $fewer, $least, $lanes>(a, panels, out);
+            }
+        }
         impl Vectors<$lanes> for $name {
             $(#[$enable])?
             #[inline(never)]
@@ -133,20 +144,20 @@ macro_rules! vectors {
     };
 }
 #[cfg(target_arch = "x86_64")]
-vectors!(Avx512, 16, true, #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]);
+vectors!(Avx512, 16, [12, 8, 4], true, #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]);
 #[cfg(target_arch = "x86_64")]
-vectors!(Avx2, 8, true, #[target_feature(enable = "avx2,fma")]);
-vectors!(Baseline, 4, false);
+vectors!(Avx2, 8, [6, 4, 2], true, #[target_feature(enable = "avx2,fma")]);
+vectors!(Baseline, 4, [4, 2, 1], false);
 
 impl Block {
     /// Multiplies rows, whose terms are adjacent, with packed panels.
     pub fn multiply(&self, a: Matrix<'_>, panels: &[f32], out: &mut Output<'_>) {
         match level() {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => self.tiles::<Avx512, 12, 8, 4, 16>(a, panels, out),
+            Level::Avx512 => Avx512::tiles(self, a, panels, out),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => self.tiles::<Avx2, 6, 4, 2, 8>(a, panels, out),
-            Level::Baseline => self.tiles::<Baseline, 4, 2, 1, 4>(a, panels, out),
+            Level::Avx2 => Avx2::tiles(self, a, panels, out),
+            Level::Baseline => Baseline::tiles(self, a, panels, out),
         }
     }
 
