@@ -70,7 +70,7 @@ pub(crate) fn print(explanation: &Explanation, is_full: bool) {
     if is_full {
         let mut rows = table::new(&["operator", "source", "flops", "where", "why not elsewhere"]);
         for node in &explanation.nodes {
-            let reasons: Vec<String> = node.refusals.iter().map(reason).collect();
+            let reasons: Vec<String> = node.refusals.iter().map(RefusalRow::to_string).collect();
             let location = placement_names(node).join(", ");
             rows.add_row([node.op.clone(), node.source.clone(), count(node.flops), location, reasons.join("; ")]);
         }
@@ -98,7 +98,7 @@ pub(crate) fn print(explanation: &Explanation, is_full: bool) {
         println!();
         println!("WHY NOT ELSEWHERE");
         for (i, (refusal, operators)) in reasons.ranked_refusals.iter().enumerate() {
-            let text = format!("{}: {}", plural(*operators, "operator"), reason(refusal));
+            let text = format!("{}: {refusal}", plural(*operators, "operator"));
             table::print_wrapped(&format!("[{}] ", i + 1), &text);
         }
     }
@@ -249,11 +249,6 @@ fn placement_name(placement: &Placement) -> String {
         (None, Some(target)) => format!("folded into {target}"),
         (None, None) => placement.kind.name().to_owned(),
     }
-}
-
-fn reason(refusal: &RefusalRow) -> String {
-    let hint = if refusal.hint.is_empty() { String::new() } else { format!(" ({})", refusal.hint) };
-    format!("{}: {}: {}{hint}", refusal.backend, refusal.code, refusal.detail)
 }
 
 /// Formats a count with an SI prefix.

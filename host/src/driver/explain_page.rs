@@ -84,7 +84,7 @@ fn draw_node(page: &mut String, rows: &Rows<'_>, node: &NodeRow, (x, y): (usize,
         _ => node.placement.kind.name().to_owned(),
     };
     for refusal in &node.refusals {
-        let _ = write!(hover, "\n{}: {}: {}", refusal.backend, refusal.code, refusal.detail);
+        let _ = write!(hover, "\n{refusal}");
     }
     // Exporters write names as paths that differ at the end, so long names are truncated at the front.
     let length = node.source.chars().count();
@@ -208,7 +208,7 @@ mod tests {
                 backend: "b".into(),
                 code: "UnsupportedOp".into(),
                 detail: "\"x\"".into(),
-                hint: String::new(),
+                hint: "remove <y>".into(),
             }],
             inputs: inputs.to_vec(),
         }
@@ -225,7 +225,7 @@ mod tests {
         let positions = positions(nodes.clone());
         assert!(positions[0].1 < positions[1].1 && positions[1].1 < positions[2].1);
         let html = page("m", &Explanation { nodes, ..Explanation::default() });
-        assert!(html.contains("&lt;n0&gt;") && html.contains("UnsupportedOp: &quot;x&quot;"));
+        assert!(html.contains("&lt;n0&gt;") && html.contains("UnsupportedOp: &quot;x&quot; (remove &lt;y&gt;)"));
         assert!(!html.contains("<n0>"));
     }
 

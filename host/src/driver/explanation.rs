@@ -3,6 +3,7 @@
 use crate::wording::Interface;
 use byoc_plugin_api::Estimate;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Explanation of a model.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
@@ -124,6 +125,14 @@ pub struct RefusalRow {
     pub detail: String,
     /// Remedy, or an empty string.
     pub hint: String,
+}
+
+impl fmt::Display for RefusalRow {
+    /// Formats the refusal, for example `nuc: UnsupportedDtype: expected float32, found float64 (cast it first)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.backend, self.code, self.detail)?;
+        if self.hint.is_empty() { Ok(()) } else { write!(f, " ({})", self.hint) }
+    }
 }
 
 /// Region of the program.
