@@ -4,8 +4,8 @@
 //! errors. Floats follow IEEE 754; `maximum` and `minimum` return NaN if either operand is NaN.
 
 use super::elementwise::one_flop_per_element;
-use super::scalar::{self, Reader, Writer, max_or_nan, min_or_nan};
-use super::walk::{broadcast_strides, for_each_index, offset};
+use super::scalar::{self, BLOCK, Reader, Writer, max_or_nan, min_or_nan};
+use super::walk::{broadcast_strides, for_each_index, for_each_run, offset};
 use super::{Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::ir::{Dim, TensorType, Type};
 use crate::op::facts::{Properties, reduced_elements};
@@ -81,9 +81,9 @@ pub(super) fn for_each_pair<E>(
 ) -> Result<(), E> {
     let (a, b) = (broadcast_strides(a, out.len()), broadcast_strides(b, out.len()));
     let mut outcome = Ok(());
-    for_each_index(out, |index| {
+    for_each_run(out, [&a, &b], |[a, b], len, [a_step, b_step]| {
         if outcome.is_ok() {
-            outcome = visit(offset(index, &a), offset(index, &b));
+            outcome = (0..len).try_for_each(|k| visit(a + k * a_step, b + k * b_step));
         }
     });
     outcome
@@ -100,16 +100,27 @@ fn compute(
 ) -> Evaluation {
     let (dtype, shape) = (inputs[0].dtype, outputs[0].shape);
     let (a, b, mut out) = (Reader::new(&inputs[0]), Reader::new(&inputs[1]), Writer::new(&mut outputs[0]));
-    let mut positions = 0..out.len();
-    for_each_pair(inputs[0].shape, inputs[1].shape, shape, |i, j| {
-        let Some(position) = positions.next() else { return Ok(()) };
-        if dtype.is_float() {
-            out.set_float(position, float(a.float(i), b.float(j)));
-        } else {
+    let mut position = 0;
+    if !dtype.is_float() {
+        return for_each_pair(inputs[0].shape, inputs[1].shape, shape, |i, j| {
             out.set_int(position, int(a.int(i), b.int(j), dtype)?);
+            position += 1;
+            Ok(())
+        });
+    }
+    let strides = [0, 1].map(|i| broadcast_strides(inputs[i].shape, shape.len()));
+    let (mut left, mut right) = ([0.0; BLOCK], [0.0; BLOCK]);
+    for_each_run(shape, [&strides[0], &strides[1]], |[i, j], len, [i_step, j_step]| {
+        for first in (0..len).step_by(BLOCK) {
+            let count = BLOCK.min(len - first);
+            let (left, right) = (&mut left[..count], &mut right[..count]);
+            a.floats(i + first * i_step, i_step, left);
+            b.floats(j + first * j_step, j_step, right);
+            left.iter_mut().zip(right).for_each(|(x, y)| *x = float(*x, *y));
+            out.set_floats(position, left);
+            position += count;
         }
-        Ok::<(), String>(())
-    })?;
+    });
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Elementwise unary operators: each output element depends on the input element at the same index.
 
-use super::scalar::{Reader, Writer};
+use super::scalar::{BLOCK, Reader, Writer};
 use super::{AttrDef, AttrKind, Cost, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::Type;
@@ -27,8 +27,12 @@ pub(super) fn one_flop_per_element(cost: &Cost<'_>) -> u64 {
 /// Computes each element in binary64 and rounds once.
 pub(super) fn map(inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], f: &dyn Fn(f64) -> f64) {
     let (x, mut out) = (Reader::new(&inputs[0]), Writer::new(&mut outputs[0]));
-    for i in 0..out.len() {
-        out.set_float(i, f(x.float(i)));
+    let mut values = [0.0; BLOCK];
+    for i in (0..out.len()).step_by(BLOCK) {
+        let values = &mut values[..BLOCK.min(out.len() - i)];
+        x.floats(i, 1, values);
+        values.iter_mut().for_each(|value| *value = f(*value));
+        out.set_floats(i, values);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Operators that permute elements: transpose, reverse, and the conversion between named layouts.
 
 use super::elementwise::same_as_input;
-use super::walk::{gather, offset, strides};
+use super::walk::{gather, gather_strided, offset, strides};
 use super::{AttrDef, AttrKind, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
@@ -43,7 +43,7 @@ operator! {
         })?;
         let strides = strides(shape);
         let strides: Shape = axes.iter().map(|&a| strides[a]).collect();
-        gather(&inputs[0], &mut outputs[0], |index| offset(index, &strides));
+        gather_strided(&inputs[0], &mut outputs[0], &strides);
         Ok(())
     }),
     properties: Properties::SELECTS,

@@ -1,7 +1,7 @@
 //! Operators that repeat elements: broadcast_to, tile, repeat.
 
 use super::reshape::{MAX_RANK, unknown_dims};
-use super::walk::{broadcast_strides, gather, offset, strides};
+use super::walk::{broadcast_strides, gather, gather_strided, strides};
 use super::{AttrDef, AttrKind, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::{Dim, TensorType, Type};
@@ -41,7 +41,7 @@ pub(super) fn dims_of(relation: &Relation<'_>, shape: &[i64]) -> Result<Vec<Dim>
 
 fn broadcast(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Evaluation {
     let strides = broadcast_strides(inputs[0].shape, outputs[0].shape.len());
-    gather(&inputs[0], &mut outputs[0], |index| offset(index, &strides));
+    gather_strided(&inputs[0], &mut outputs[0], &strides);
     Ok(())
 }
 

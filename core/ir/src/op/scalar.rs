@@ -9,6 +9,9 @@ use crate::with_dtype;
 use half::{bf16, f16};
 use std::cmp::Ordering;
 
+/// Number of elements that a reference converts at a time.
+pub(super) const BLOCK: usize = 256;
+
 /// Element type with conversions from and to `i128`.
 trait Scalar: Element {
     /// Converts to an integer; floats truncate toward zero and saturate.
@@ -62,6 +65,7 @@ pub(super) struct Reader<'a> {
     data: &'a [u8],
     is_float: bool,
     float: fn(&[u8], usize) -> f64,
+    floats: fn(&[u8], usize, usize, &mut [f64]),
     int: fn(&[u8], usize) -> i128,
 }
 
@@ -69,7 +73,9 @@ impl<'a> Reader<'a> {
     /// Creates a reader of a view.
     pub fn new(view: &TensorView<'a>) -> Reader<'a> {
         let (data, is_float) = (view.data, view.dtype.is_float() || view.dtype.is_small_float());
-        with_dtype!(view.dtype, T => Reader { data, is_float, float: float_at::<T>, int: int_at::<T> })
+        with_dtype!(view.dtype, T => Reader {
+            data, is_float, float: float_at::<T>, floats: floats_at::<T>, int: int_at::<T>,
+        })
     }
 
     /// Returns true if the elements are floats.
@@ -80,6 +86,11 @@ impl<'a> Reader<'a> {
     /// Returns element `i` in binary64.
     pub fn float(&self, i: usize) -> f64 {
         (self.float)(self.data, i)
+    }
+
+    /// Reads elements from `i` on, `step` apart, in binary64.
+    pub fn floats(&self, i: usize, step: usize, values: &mut [f64]) {
+        (self.floats)(self.data, i, step, values);
     }
 
     /// Returns element `i` as an integer; floats truncate toward zero and saturate.
@@ -107,6 +118,7 @@ pub(super) struct Writer<'a> {
     /// True for integers of fewer than 8 bits, for which the conversion from a float wraps instead of saturating.
     wraps: bool,
     set_float: fn(&mut [u8], usize, f64),
+    set_floats: fn(&mut [u8], usize, &[f64]),
     set_int: fn(&mut [u8], usize, i128),
 }
 
@@ -117,7 +129,8 @@ impl<'a> Writer<'a> {
         let is_float = view.dtype.is_float() || view.dtype.is_small_float();
         let data = &mut *view.data;
         with_dtype!(view.dtype, T => Writer {
-            data, len, is_float, is_bool, wraps, set_float: set_float_at::<T>, set_int: set_int_at::<T>,
+            data, len, is_float, is_bool, wraps,
+            set_float: set_float_at::<T>, set_floats: set_floats_at::<T>, set_int: set_int_at::<T>,
         })
     }
 
@@ -136,6 +149,14 @@ impl<'a> Writer<'a> {
     pub fn set_float(&mut self, i: usize, value: f64) {
         (self.set_float)(self.data, i, value);
         self.normalize(i);
+    }
+
+    /// Stores values as the elements from `i` on, each as [`set_float`](Writer::set_float) does.
+    pub fn set_floats(&mut self, i: usize, values: &[f64]) {
+        (self.set_floats)(self.data, i, values);
+        if self.is_bool {
+            (i..i + values.len()).for_each(|i| self.normalize(i));
+        }
     }
 
     /// Stores `value` as element `i`: wrapped to an integer type, rounded to nearest for a floating-point type.
@@ -178,12 +199,24 @@ fn float_at<T: Scalar>(data: &[u8], i: usize) -> f64 {
     load::<T>(data, i).to_f64()
 }
 
+fn floats_at<T: Scalar>(data: &[u8], i: usize, step: usize, values: &mut [f64]) {
+    for (k, value) in values.iter_mut().enumerate() {
+        *value = float_at::<T>(data, i + k * step);
+    }
+}
+
 fn int_at<T: Scalar>(data: &[u8], i: usize) -> i128 {
     load::<T>(data, i).to_int()
 }
 
 fn set_float_at<T: Scalar>(data: &mut [u8], i: usize, value: f64) {
     data[i * size_of::<T>()..][..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&T::from_f64(value)));
+}
+
+fn set_floats_at<T: Scalar>(data: &mut [u8], i: usize, values: &[f64]) {
+    for (k, &value) in values.iter().enumerate() {
+        set_float_at::<T>(data, i + k, value);
+    }
 }
 
 fn set_int_at<T: Scalar>(data: &mut [u8], i: usize, value: i128) {

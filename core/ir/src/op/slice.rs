@@ -1,7 +1,7 @@
 //! Operators that select or replace a strided part of a tensor.
 
 use super::elementwise::same_as_input;
-use super::walk::{for_each_index, gather, offset, strides};
+use super::walk::{for_each_index, gather, gather_strided, offset, strides};
 use super::{Arity, AttrDef, AttrKind, Default, Evaluation, OpPattern, Params, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, DimExpr, Type};
@@ -299,7 +299,7 @@ operator! {
     },
     reference: Some(|_, inputs, outputs| {
         let strides = strides(inputs[0].shape);
-        gather(&inputs[0], &mut outputs[0], |index| offset(index, &strides));
+        gather_strided(&inputs[0], &mut outputs[0], &strides);
         Ok(())
     }),
 }
