@@ -1,6 +1,7 @@
 //! Loading of user-specified shared libraries, such as drivers. Checks that a library is complete, is for this machine,
 //! and has the required functions.
 
+use crate::refusal::cause;
 use byoc_plugin_api::{Error, Result as ApiResult};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -26,7 +27,7 @@ pub fn open<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Symbol; N]
     // SAFETY: the user who specified the library trusts its code; `check_elf` verified that it is complete and for this
     // machine.
     let library = unsafe { Library::open(Some(&absolute_path), RTLD_NOW | RTLD_LOCAL) }
-        .map_err(|error| format!("cannot be loaded: {error}"))?;
+        .map_err(|error| format!("cannot be loaded: {}", cause(&error)))?;
     // All symbols are resolved before an error is returned, so that one message names all missing symbols.
     // SAFETY: only the addresses are used here; the caller casts each symbol to its type before any call.
     let addresses = names.map(|name| unsafe { library.get::<Symbol>(name) }.ok().map(|symbol| *symbol));

@@ -13,6 +13,15 @@ pub struct CompileError {
     pub hint: String,
 }
 
+/// Returns the innermost cause of an error: for a library that cannot be loaded, what the dynamic loader says.
+pub fn cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
 /// Returns a refusal without a hint.
 ///
 /// # Errors

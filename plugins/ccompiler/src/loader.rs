@@ -3,6 +3,7 @@
 use crate::scratch::Scratch;
 use crate::{blob, cpu, toolchain};
 use byoc_plugin_api::{Call, Constant, Error, Executable, LoadRequest, Loader, Prepared, Result, Services};
+use byoc_plugin_support::refusal::cause;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::alloc::Layout;
 use std::collections::BTreeSet;
@@ -73,7 +74,7 @@ impl Object {
         // SAFETY: the object is compiled from generated C without constructors; whoever loads an artifact trusts its
         // code.
         let library = unsafe { Library::open(Some(path.as_os_str()), RTLD_NOW | RTLD_LOCAL) }
-            .map_err(|error| Error::new(format!("cannot load the object of {symbol}: {error}")))?;
+            .map_err(|error| Error::new(format!("cannot load the object of {symbol}: {}", cause(&error))))?;
         let missing_symbol = |name: &str| Error::new(format!("the object of {symbol} has no symbol `{name}`"));
         macro_rules! entry {
             ($ty:ty, $name:expr) => {{

@@ -14,6 +14,7 @@ pub use status::{OneDnnError, Status};
 
 use byoc_plugin_api::{Error, Result};
 use byoc_plugin_support::isa;
+use byoc_plugin_support::refusal::cause;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use openmp::{SetThreads, Team};
 use std::ffi::c_int;
@@ -61,7 +62,7 @@ fn open() -> Result<OneDnn> {
     let unusable = |problem: String| Error::new(format!("{library_path}: {problem}")).hint(INSTALL_HINT);
     // SAFETY: the user trusts the library; its constructors only initialize OpenMP and C++ statics.
     let library = openmp::with_short_spin(|| unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_LOCAL) })
-        .map_err(|error| unusable(format!("cannot load the library: {error}")))?;
+        .map_err(|error| unusable(format!("cannot load the library: {}", cause(&error))))?;
     // SAFETY: every version of the library has this function; it returns a pointer to a static structure, which begins
     // with these fields.
     let version = unsafe {
