@@ -1,7 +1,7 @@
 //! Library interface for compiling models.
 
 use crate::driver::explanation::Explanation;
-use crate::driver::{self, BuildOptions, Compiled, Progress, Stage};
+use crate::driver::{self, BuildOptions, Compiled, OnFailure, Progress, Stage};
 use crate::error::Error;
 use crate::frontend::{self, LoadOptions, Loaded};
 use byoc_ir::diag::{Diagnostic, codes};
@@ -158,6 +158,13 @@ impl CompileOptions {
         options.specialized.clear();
         options.load.open.clear();
         options
+    }
+
+    /// Sets what happens to a region that its backend fails to compile; by default, the next backend is asked.
+    #[must_use]
+    pub fn on_failure(mut self, policy: OnFailure) -> CompileOptions {
+        self.build.on_failure = policy;
+        self
     }
 
     /// Compiles only the regions that the module already has: the backends receive no further operators.

@@ -2,6 +2,7 @@
 
 use super::architectures::ARCHITECTURES;
 use super::wrap::wrap;
+use byoc::OnFailure;
 use byoc::runtime::limits::parse_size;
 use byoc_core::pass::manager::PASSES;
 use byoc_quantize::method::Method;
@@ -109,6 +110,11 @@ pub struct BuildArgs {
     /// With sizes listed by --dim, it applies to each of them.
     #[arg(long, value_name = "SHARE", num_args = 0..=1, require_equals = true, default_missing_value = "any", value_parser = parse_share)]
     pub require_offload: Option<Share>,
+    /// What happens to a region that its backend fails to compile: next asks the next backend, then splits the region
+    /// around what fails, then leaves that to the host; split begins with the split; host leaves the region to the host;
+    /// error fails. With error, a region that does not load or loses its device fails as well.
+    #[arg(long, value_name = "next|split|host|error", default_value = "next", hide_default_value = true, value_parser = parse_on_failure)]
+    pub on_failure: OnFailure,
     /// Fixed value for a symbolic dimension, or ? to keep the dimension symbolic and accept any value at run time, or
     /// several values to keep the dimension symbolic and add a specialized program per value (may be repeated).
     #[arg(long = "dim", value_name = "NAME=N|N,N..|?", value_parser = parse_named_dim)]
@@ -804,6 +810,10 @@ pub enum Share {
     /// Any share above zero: `--require-offload` without a share.
     Any,
     AtLeast(f64),
+}
+
+fn parse_on_failure(text: &str) -> Result<OnFailure, String> {
+    OnFailure::parse(text).ok_or_else(|| format!("expected next, split, host or error, found \"{text}\""))
 }
 
 fn parse_share(text: &str) -> Result<Share, String> {

@@ -6,7 +6,7 @@ use super::inputs::InputSources;
 use super::interrupt::cancel_on_interrupt;
 use super::{escape, render};
 use byoc::driver::backend::{Backend, check_run_option};
-use byoc::driver::{self, BuildOptions, BuildOutput, Compiled, Progress, RefusalSummary};
+use byoc::driver::{self, BuildOptions, BuildOutput, Compiled, OnFailure, Progress, RefusalSummary};
 use byoc::frontend::folder::{TestFolder, TestSet};
 use byoc::frontend::{self, LoadOptions};
 use byoc::runtime::artifact;
@@ -69,6 +69,7 @@ impl<'a> Request<'a> {
             false => Session::new(&args.plugins.plugin_dirs, threads)?,
         };
         session.allow_native = args.allow_native;
+        session.choices.fails_without_backend = args.on_failure == OnFailure::Error;
         session.choices.devices = args.devices.iter().cloned().collect();
         let cache_dir = args.cache_dir.clone().or_else(|| Some(dirs::cache_dir()?.join("byoc")));
         backends.retain(|name| *name != HOST_ONLY);
@@ -77,6 +78,7 @@ impl<'a> Request<'a> {
             backend_options: args.backend_options.clone(),
             cache_dir: cache_dir.filter(|_| !args.no_cache),
             host_only,
+            on_failure: args.on_failure,
             print_after: args.print_after.clone(),
             time_passes: args.time_passes,
             ..BuildOptions::default()

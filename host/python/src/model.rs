@@ -14,7 +14,8 @@ use byoc::runtime::exec::check_inputs;
 use byoc::runtime::fork::Generation;
 use byoc::runtime::value;
 use byoc::{
-    Cancel, Compilation, CompileOptions, Diagnostic, Dim, Inputs, Interface, Outputs, Port, RunOptions, Source, Tensor,
+    Cancel, Compilation, CompileOptions, Diagnostic, Dim, Inputs, Interface, OnFailure, Outputs, Port, RunOptions,
+    Source, Tensor,
 };
 use byoc_ir::diag::codes;
 use byoc_ir::interface::PortKind;
@@ -99,6 +100,8 @@ struct Choices {
     keep_partition: bool,
     /// True if the regions of the module run on the host as well.
     host_only: bool,
+    /// What happens to a region that its backend fails to compile.
+    on_failure: String,
     /// Python function called with a description of each stage.
     progress: Option<Py<PyAny>>,
 }
@@ -111,6 +114,9 @@ impl Choices {
         }
         if self.host_only {
             options = options.host_only();
+        }
+        if let Some(policy) = OnFailure::parse(&self.on_failure) {
+            options = options.on_failure(policy);
         }
         for backend in self.backends {
             options = options.backend(backend);

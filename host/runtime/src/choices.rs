@@ -13,6 +13,8 @@ pub struct Choices {
     pub load_options: BTreeMap<String, BTreeMap<String, String>>,
     /// Backend options for every run of the loaded models.
     pub run_options: BackendOptions,
+    /// True if a region that its backend does not load or run is an error, rather than run by the host.
+    pub fails_without_backend: bool,
 }
 
 /// Returns the name under which a plugin registers a backend: `mine` for the backend `mine` and for `mine@1`, which is

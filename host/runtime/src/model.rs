@@ -11,7 +11,7 @@ use crate::exec::{self, memory, order_inputs, validate};
 use crate::loading::{LoadedRegions, load_regions};
 use crate::native;
 use crate::session::Session;
-use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::diag::{Diagnostic, Severity, codes};
 use byoc_ir::ir::Dim;
 use byoc_ir::tensor::{Tensor, TensorViewMut};
 use byoc_plugin_api::host::entries;
@@ -311,6 +311,13 @@ fn check_absent(
     Err(error.help("run the model with the plugin that compiled it, or compile the model again"))
 }
 
+/// Returns the error about a region that its backend does not load.
+fn as_load_error(mut warning: Diagnostic) -> Diagnostic {
+    // The note says that the host runs the region.
+    warning.notes.pop();
+    Diagnostic { severity: Severity::Error, ..warning }
+}
+
 fn load_program(
     session: &Session,
     compiled: Compiled,
@@ -322,6 +329,11 @@ fn load_program(
     }
     let LoadedRegions { regions, spaces, has_own_threads, mut warnings, host_reasons } =
         load_regions(session, &compiled, cache_dir)?;
+    if session.choices.fails_without_backend && !host_reasons.is_empty() {
+        let refused =
+            warnings.into_iter().filter(|warning| host_reasons.values().any(|reason| *reason == warning.message));
+        return Err(Failure::from(refused.map(as_load_error).collect::<Vec<_>>()));
+    }
     let count = regions.iter().flatten().count();
     let region_pairs = regions.iter().zip(&compiled.program.regions).filter(|(loaded, _)| loaded.is_some());
     let loaded_symbols: HashSet<&str> = region_pairs.map(|(_, region)| &*region.symbol).collect();
@@ -346,6 +358,9 @@ fn load_program(
         executor = executor.with_regions_on_caller();
     }
     executor = executor.with_cancel(session.cancel.clone()).with_options(session.choices.run_options.clone());
+    if session.choices.fails_without_backend {
+        executor = executor.without_fallback();
+    }
     // These notes report regions that were refused while they were prepared for known dimensions.
     for note in executor.notes() {
         warnings.push(Diagnostic::warning(codes::plugins::PLUGIN_FAULT, note).note("the result is the same"));

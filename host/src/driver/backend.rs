@@ -1,5 +1,6 @@
 //! Backend as used by the build pipeline: description, pattern table and verdicts.
 
+use super::recovery::Recovery;
 use byoc_core::pass::manager;
 use byoc_core::pass::{
     Candidate, ControlFlow, DesiredLayout, Judge, Question, Refusal, RefusalCode, RegionReport, Verdict, check_layouts,
@@ -324,6 +325,7 @@ pub fn refusal_of(error: &api::Error, default_code: RefusalCode) -> Refusal {
 /// Judge that asks a backend for verdicts on candidates.
 pub struct PluginJudge<'b, 'r> {
     backend: &'b Backend<'r>,
+    recovery: Option<&'b Recovery>,
     /// Errors that the backend returned instead of a verdict.
     pub faults: Vec<api::Error>,
     /// Estimates by candidate. The key consists of a flag, which is true for a region and false for a pattern or an
@@ -334,7 +336,13 @@ pub struct PluginJudge<'b, 'r> {
 impl<'b, 'r> PluginJudge<'b, 'r> {
     /// Creates a judge for `backend`.
     pub fn new(backend: &'b Backend<'r>) -> Self {
-        PluginJudge { backend, faults: Vec::new(), estimates: HashMap::new() }
+        PluginJudge { backend, recovery: None, faults: Vec::new(), estimates: HashMap::new() }
+    }
+
+    /// Keeps operators that the backend failed to compile from it.
+    #[must_use]
+    pub(super) fn after(self, recovery: &'b Recovery) -> Self {
+        PluginJudge { recovery: Some(recovery), ..self }
     }
 
     /// Returns the backend's estimate of a region: its estimate for the region itself if available, otherwise the sum
@@ -438,8 +446,10 @@ impl Judge for PluginJudge<'_, '_> {
         let mut verdicts: Vec<Option<Verdict>> = Vec::with_capacity(candidates.len());
         let (mut queries, mut results) = (Vec::new(), Vec::new());
         for candidate in candidates {
-            let verdict = match self.refusal_from_description(module, query, candidate) {
-                Some(refusal) => Some(Verdict::Refused(refusal)),
+            let known_verdict = || self.recovery?.verdict(&self.backend.name, module, query, candidate);
+            let refusal = self.refusal_from_description(module, query, candidate);
+            let verdict = match refusal.map(Verdict::Refused).or_else(known_verdict) {
+                Some(verdict) => Some(verdict),
                 None => match self.candidate(module, query, candidate) {
                     Ok(asked_for) => {
                         queries.push(asked_for);

@@ -6,16 +6,21 @@ mod explain;
 pub mod explain_page;
 pub mod explanation;
 pub mod export;
+mod options;
+mod pass_log;
 mod pipeline;
 pub mod plan;
 mod progress;
+mod recovery;
+mod round;
 mod specialize;
 pub mod written;
 
 pub use byoc_runtime::compiled::{self, Compiled, CompiledRegion, PluginId, RegionSource};
+pub use options::BuildOptions;
 pub use pipeline::{
-    BuildOptions, BuildOutput, RefusalSummary, SIMPLIFY, UnusedBackend, build, partitioned, refusal_headline,
-    refusal_summary,
+    BuildOutput, RefusalSummary, SIMPLIFY, UnusedBackend, build, partitioned, refusal_headline, refusal_summary,
 };
 pub use progress::{Progress, Stage};
+pub use recovery::OnFailure;
 pub use specialize::build_programs;

@@ -1,36 +1,29 @@
 //! Build pipeline: compiles a module from a frontend to a program.
 
-use super::backend::{Backend, CONVERT_LAYOUT, PluginJudge};
-use super::codegen::{CompileFailure, RegionCompiler, takes_part};
+use super::Compiled;
+use super::backend::{Backend, CONVERT_LAYOUT};
 use super::explain::{Operators, copies, explain};
 use super::explanation::{Explanation, RefusalRow, Totals};
-use super::progress::{Progress, Stage};
-use super::{Compiled, plan};
+use super::options::BuildOptions;
+use super::pass_log::{ALL_PASSES, PassLog};
+use super::progress::Stage;
+use super::recovery::Recovery;
+use super::round::{Generated, Partition, Round, constant_port, partition};
 use crate::frontend::{Loaded, Signature};
-use byoc_core::analysis::VerifiedModule;
-use byoc_core::pass::manager::{self, RunOptions, Step, Timing};
-use byoc_core::pass::{
-    DesiredLayout, PassOptions, Refusal, RefusalCode, RegionReport, Report, leaves_float16_to_host, partition_for,
-};
-use byoc_ir::diag::{Diagnostic, Severity, codes, plural};
-use byoc_ir::interface::HostOperators;
-use byoc_ir::ir::{Module, Name, TensorType};
+use byoc_core::pass::manager::{self, Step};
+use byoc_core::pass::{DesiredLayout, PassOptions, RefusalCode, RegionReport};
+use byoc_ir::diag::{Diagnostic, codes, plural};
+use byoc_ir::ir::Module;
 use byoc_ir::tensor::Tensor;
-use byoc_ir::text::{PrintOptions, print};
-use byoc_plugin_api::Estimate;
 use byoc_runtime::choices::base_name;
 use byoc_runtime::compiled::Variant;
 use byoc_runtime::error::Failure;
-use byoc_runtime::exec::program::Port;
-use byoc_runtime::plugin::{self, fault};
 use byoc_runtime::session::Session;
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// Passes that simplify every module before partitioning.
 pub const SIMPLIFY: &[&str] = &[
@@ -42,51 +35,6 @@ pub const SIMPLIFY: &[&str] = &[
     "eliminate_common_subexpr",
     "dead_code_elimination",
 ];
-
-/// Build options.
-#[derive(Clone, Debug, Default)]
-pub struct BuildOptions {
-    /// Backends in priority order; `auto` stands for every backend found.
-    pub backends: Vec<String>,
-    /// Values of backend options, as (backend, option, value).
-    pub backend_options: Vec<(String, String, String)>,
-    /// Cache directory of the backends; `None` for no cache.
-    pub cache_dir: Option<PathBuf>,
-    /// Pass after which the module is printed, or `all`.
-    pub print_after: Option<String>,
-    /// True to print the time of each pass.
-    pub time_passes: bool,
-    /// True to request the source of every region from code generators, regardless of its size.
-    pub source: bool,
-    /// Stage before the text that code generators show in place of the source, if they have such stages.
-    pub stage: Option<String>,
-    /// True to request regions as self-contained C99 programs from code generators; see `docs/boundary.md`.
-    pub program: bool,
-    /// True if backends receive only the regions that the module already has.
-    pub keep_partition: bool,
-    /// True if the regions that the module already has run on the host as well.
-    pub host_only: bool,
-    /// Callback for the stages of the build.
-    pub progress: Option<Progress>,
-}
-
-impl BuildOptions {
-    /// Returns the structures that are read as one operator.
-    pub fn host_operators(&self) -> HostOperators {
-        match self.backends.is_empty() {
-            _ if self.program => HostOperators::None,
-            true => HostOperators::All,
-            false => HostOperators::Long,
-        }
-    }
-
-    /// Reports the start of a stage.
-    pub fn report(&self, stage: impl FnOnce() -> Stage) {
-        if let Some(progress) = &self.progress {
-            progress.report(&stage());
-        }
-    }
-}
 
 /// Built model, with the intermediate results of the build.
 pub struct BuildOutput {
@@ -154,13 +102,6 @@ impl BuildOutput {
     }
 }
 
-fn constant_port(index: usize, tensor: &Tensor) -> Port {
-    Port::tensor(format!("c{index}"), TensorType::fixed(tensor.dtype(), tensor.shape()))
-}
-
-/// Value of `print_after` for all passes.
-const ALL_PASSES: &str = "all";
-
 /// Builds a model. `print_line` receives the output of `print_after` and `time_passes`.
 ///
 /// # Errors
@@ -187,147 +128,36 @@ pub fn build(
     let named = if options.host_only { Vec::new() } else { named_backends(session, &model.module, &backends)? };
 
     let operators = Operators::of(&model.module);
-    let mut passes = PassLog { print_after: options.print_after.as_deref(), print_line, timings: Vec::new() };
+    let mut passes = PassLog::new(options.print_after.as_deref(), print_line);
     options.report(|| Stage::Simplify);
     let simplified = simplify(model.module, &backends, &mut passes, &mut warnings)?;
-    options.report(|| Stage::Partition);
-    let receivers = if options.keep_partition { &[] } else { &backends[..] };
-    let mut partition_result = partition(&simplified, receivers, &mut passes, &mut warnings)?;
-    // Where no backend takes 16-bit floats, all of them run fastest in float32.
-    let widened = match !options.program && leaves_float16_to_host(&partition_result.module) {
-        true => {
-            tracing::info!("float16 and bfloat16 are computed in float32: no selected backend takes them");
-            let step = vec![Step::pass("widen_float16")?];
-            Some(passes.run(Cow::Borrowed(&simplified), step, &PassOptions::default(), &mut warnings)?)
-        }
-        false => None,
-    };
-    if let Some(widened) = &widened {
-        partition_result = partition(widened, receivers, &mut passes, &mut warnings)?;
-    }
-    let Partition { module: partitioned, mut report, estimates } = partition_result;
-    let placed = widened.as_ref().unwrap_or(&simplified);
     let compilers: Vec<&Backend<'_>> = backends.iter().chain(&named).collect();
+    let mut recovery = Recovery::new(options.on_failure, backends.iter().map(|backend| backend.name.clone()).collect());
+    let round = Round { session, options, signature: &model.signature, backends: &backends, compilers: &compilers };
+    let (placement, generated, round_warnings) = loop {
+        let mut round_warnings = Vec::new();
+        let placement = round.place(&simplified, &recovery, &mut passes, &mut round_warnings)?;
+        let generated = round.generate(&placement, &mut passes, &mut round_warnings)?;
+        if !recovery.learn(placement.placed(&simplified), &placement.partition.report, &generated.failures) {
+            break (placement, generated, round_warnings);
+        }
+    };
+    warnings.extend(round_warnings);
+    passes.print_times(options.time_passes);
+
+    let placed = placement.widened.as_ref().unwrap_or(&simplified);
+    let Partition { module: partitioned, mut report, estimates } = placement.partition;
+    warnings.extend(recovery.warnings(placed, &report, &generated.failures));
     report.add_regions_of(placed, |name| compilers.iter().any(|backend| backend.name == name));
-
-    let start = Instant::now();
-    let verified_module = VerifiedModule::of(&partitioned).map_err(verification_failure)?;
-    passes.record("verify", start);
-
-    options.report(|| Stage::Plan);
-    let outputs: Vec<String> = model.signature.outputs.iter().map(|p| p.name.clone()).collect();
-    // Only operators that no backend accepted remain outside regions. Among these operators, the host fuses
-    // convolutions and matrix products with the requantization that follows them, and computes tables of what remains
-    // between integers.
-    let steps = vec![Step::pass("fuse_requantize")?, Step::pass("tabulate")?];
-    let lowered_module = passes.run(Cow::Borrowed(&partitioned), steps, &PassOptions::default(), &mut warnings)?;
-    if let Some(name) = printed_pass.filter(|&name| !passes.timings.iter().any(|timing| timing.0 == name)) {
-        (passes.print_line)(&format!("// {name} is not among the passes of this build\n"));
-    }
-    let start = Instant::now();
-    let memory_backends = compilers.iter().filter(|backend| backend.description.device_memory);
-    let device_backends: Vec<&str> = memory_backends.map(|backend| backend.name.as_str()).collect();
-    let lowered_program = plan::plan(&lowered_module, &outputs, &device_backends)?;
-    passes.record("plan", start);
-
-    let start = Instant::now();
-    let (mut program, mut constants) = (lowered_program.program, lowered_program.constants);
-    // Variables have names that are valid in Relay text, but users know the inputs by their names in the model file.
-    if program.inputs.len() == model.signature.inputs.len() {
-        for (port, info) in program.inputs.iter_mut().zip(&model.signature.inputs) {
-            port.name.clone_from(&info.name);
-            port.kind = info.kind;
-        }
-    }
-    if program.outputs.len() == model.signature.outputs.len() {
-        for (port, info) in program.outputs.iter_mut().zip(&model.signature.outputs) {
-            port.kind = info.kind;
-        }
-    }
-    let mut code_options = plugin::options(options.cache_dir.as_deref(), None);
-    code_options["source"] = options.source.into();
-    if let Some(stage) = &options.stage {
-        code_options["stage"] = stage.as_str().into();
-    }
-    if options.program {
-        code_options["program"] = "c".into();
-    }
-    let mut compiler = RegionCompiler::new(verified_module, &constants, code_options);
-    let mut failures: BTreeMap<String, Refusal> = BTreeMap::new();
-    let mut regions = Vec::with_capacity(program.regions.len());
-    let count = program.regions.len();
-    for (index, region) in program.regions.iter_mut().enumerate() {
-        let (symbol, backend) = (&region.symbol, &region.backend);
-        options.report(|| Stage::Region { symbol: symbol.clone(), backend: backend.clone(), index, count });
-        let Some(backend) = compilers.iter().find(|b| b.name == region.backend) else {
-            regions.push(None);
-            continue;
-        };
-        let compiled = compiler.compile(backend, &region.symbol, &mut constants);
-        check_cancelled(session, || format!("region {} was being compiled by {}", region.symbol, region.backend))?;
-        match compiled {
-            Ok(compiled_region) => {
-                region.loader = compiled_region.loader.clone();
-                regions.push(Some(compiled_region));
-            }
-            Err(compile_error) => {
-                let CompileFailure { diagnostic, refusal } = *compile_error;
-                failures.insert(region.symbol.clone(), refusal);
-                let message = format!("region {} could not be compiled, so it runs on the host", region.symbol);
-                warnings.push(compilation_warning(diagnostic.note(message)));
-                regions.push(None);
-            }
-        }
-    }
-    let in_place: plan::InPlace = regions
-        .iter()
-        .flatten()
-        .map(|region_output| (region_output.symbol.clone(), region_output.in_place()))
-        .collect();
-    if in_place.values().any(|pairs| !pairs.is_empty()) {
-        // The second plan differs from the first only in storage locations, so only the functions are replaced.
-        let lowering = plan::plan_in_place(&lowered_module, &outputs, &device_backends, &in_place)?;
-        program.functions = lowering.program.functions;
-    }
-    let mut linked_data = BTreeMap::new();
-    // Self-contained C programs share no data, so their regions are not linked.
-    for backend in compilers.iter().filter(|_| !options.program) {
-        match compiler.link(backend, &mut regions) {
-            Ok(Some(shared_data)) => drop(linked_data.insert(backend.name.clone(), shared_data)),
-            Ok(None) => {}
-            Err(diagnostic) => {
-                let refusal = CompileFailure::from(diagnostic.clone()).refusal;
-                let message = format!("the regions of {} could not be linked, so they run on the host", backend.name);
-                warnings.push(compilation_warning(diagnostic.note(message)));
-                for (region, compiled) in program.regions.iter_mut().zip(&mut regions) {
-                    if let Some(unlinked) = compiled.take_if(|compiled| takes_part(compiled, &backend.name)) {
-                        failures.insert(unlinked.symbol, refusal.clone());
-                        region.loader.clear();
-                    }
-                }
-            }
-        }
-        check_cancelled(session, || format!("{} was linking its regions", backend.name))?;
-    }
-    let region_backends: Vec<String> =
-        regions.iter().flatten().map(|compiled_region| compiled_region.backend.clone()).collect();
-    // A region may read a constant that no host step reads.
-    for tensor in &constants[program.constants.len()..] {
-        program.constants.push(constant_port(program.constants.len(), tensor));
-    }
-    passes.record("codegen", start);
-    if options.time_passes {
-        for (name, time) in &passes.timings {
-            (passes.print_line)(&format!("{:>12.3} ms  {name}", time.as_secs_f64() * 1e3));
-        }
-    }
-
+    let Generated { program, constants, regions, linked, failures, mut refusals } = generated;
+    refusals.extend(failures.into_iter().map(|(symbol, failure)| (symbol, failure.refusal)));
     let estimate = |region: &RegionReport| estimates.get(&region.symbol).cloned();
-    let mut explanation = explain(placed, &operators, &report, &failures, &estimate);
+    let mut explanation = explain(placed, &operators, &report, &refusals, &estimate);
     explanation.copies = copies(&program);
     // A model may already contain regions, on which no backend returns a verdict.
     let has_region = |backend: &Backend<'_>| {
-        region_backends.contains(&backend.name) || explanation.regions.iter().any(|r| r.backend == backend.name)
+        regions.iter().flatten().any(|region| region.backend == backend.name)
+            || explanation.regions.iter().any(|region| region.backend == backend.name)
     };
     let unused = unused_backends(backends.iter().filter(|backend| !has_region(backend)), &explanation);
     let compiled = Compiled {
@@ -335,7 +165,7 @@ pub fn build(
         constants,
         absent: BTreeSet::new(),
         regions,
-        linked: linked_data,
+        linked,
         explain: serde_json::to_value(&explanation).unwrap_or_default(),
         model_digest: model.digest,
         options: compiled_options(&compilers, &model.bound),
@@ -346,38 +176,6 @@ pub fn build(
     let signature = model.signature;
     let variant_totals = Vec::new();
     Ok(BuildOutput { compiled, simplified, partitioned, explanation, signature, warnings, unused, variant_totals })
-}
-
-/// Returns the warning about regions that run on the host because their backend failed.
-fn compilation_warning(diagnostic: Diagnostic) -> Diagnostic {
-    // The code for a region that was not compiled is more specific than the generic code of a plugin's error.
-    let code = match diagnostic.code {
-        codes::plugins::PLUGIN_FAULT => codes::plugins::REGION_NOT_COMPILED,
-        specific => specific,
-    };
-    Diagnostic { severity: Severity::Warning, code, ..diagnostic }
-}
-
-/// Returns the failure for a module that does not pass verification.
-fn verification_failure(mut faults: Vec<Diagnostic>) -> Failure {
-    if let Some(first_fault) = faults.first_mut() {
-        first_fault.notes.push("this is a bug in byoc, found before code generation: please report it".into());
-    }
-    Failure::from(faults)
-}
-
-/// Returns an error if the build is cancelled; `position` describes the progress.
-fn check_cancelled(session: &Session, position: impl FnOnce() -> String) -> Result<(), Diagnostic> {
-    session.cancellation().check(position).map_err(as_cancelled_build)
-}
-
-/// Converts the diagnostic of a cancellation to that of a cancelled build.
-fn as_cancelled_build(diagnostic: Diagnostic) -> Diagnostic {
-    if diagnostic.code != codes::runtime::CANCELLED {
-        return diagnostic;
-    }
-    let message = "the build was cancelled, and nothing was written".to_owned();
-    Diagnostic { code: codes::plugins::BUILD_CANCELLED, message, ..diagnostic }
 }
 
 /// Returns the selected backends with their descriptions.
@@ -473,43 +271,6 @@ fn compiled_options(backends: &[&Backend<'_>], dims: &BTreeMap<String, usize>) -
     options
 }
 
-/// Pass runner of a build, which prints the module after the requested passes and records times.
-struct PassLog<'a> {
-    print_after: Option<&'a str>,
-    print_line: &'a mut dyn FnMut(&str),
-    timings: Vec<(&'static str, Duration)>,
-}
-
-impl PassLog<'_> {
-    /// Runs steps through the pass manager.
-    fn run(
-        &mut self,
-        module: Cow<'_, Module>,
-        steps: Vec<Step<'_>>,
-        options: &PassOptions,
-        warnings: &mut Vec<Diagnostic>,
-    ) -> Result<Module, Failure> {
-        let requested_names = self.print_after;
-        let mut print_module = |pass: &str, module: &Module| {
-            if requested_names.is_some_and(|p| p == ALL_PASSES || p == pass) {
-                (self.print_line)(&format!("// after {pass}\n{}", print(module, &PrintOptions::default()).text));
-            }
-        };
-        let mut run =
-            RunOptions { verify_each: cfg!(debug_assertions), step_limit: None, after_pass: Some(&mut print_module) };
-        let output = manager::run_steps(module, steps, options, &mut run)
-            .map_err(|e| Failure::from(e.diagnostics.into_iter().map(as_cancelled_build).collect::<Vec<_>>()))?;
-        warnings.extend(output.warnings);
-        self.timings.extend(output.timings.iter().map(|Timing { pass, time }| (*pass, *time)));
-        Ok(output.module)
-    }
-
-    /// Records the duration of a stage that is not a pass.
-    fn record(&mut self, stage: &'static str, start: Instant) {
-        self.timings.push((stage, start.elapsed()));
-    }
-}
-
 fn simplify(
     module: Module,
     backends: &[Backend<'_>],
@@ -543,14 +304,6 @@ fn simplify(
     passes.run(Cow::Owned(module), steps, &pass_options, warnings)
 }
 
-/// Module after partitioning, with the partitioning report.
-struct Partition {
-    module: Module,
-    report: Report,
-    /// Region estimates of the backends, by region symbol.
-    estimates: BTreeMap<Name, Estimate>,
-}
-
 /// Partitions a model for the selected backends, without compiling its regions. Returns the module and the warnings.
 ///
 /// # Errors
@@ -566,45 +319,11 @@ pub fn partitioned(
     choose(&mut backends, &options.backend_options)?;
     let backends =
         backends.into_iter().map(|backend| backend.configured(&session.choices)).collect::<Result<Vec<_>, _>>()?;
-    let mut passes = PassLog { print_after: None, print_line: &mut |_| {}, timings: Vec::new() };
+    let mut print_nothing = |_: &str| {};
+    let mut passes = PassLog::new(None, &mut print_nothing);
     let simplified = simplify(model.module, &backends, &mut passes, &mut warnings)?;
-    let partition = partition(&simplified, &backends, &mut passes, &mut warnings)?;
+    let partition = partition(&simplified, &backends, &Recovery::default(), &mut passes, &mut warnings)?;
     Ok((partition.module, warnings))
-}
-
-fn partition(
-    module: &Module,
-    backends: &[Backend<'_>],
-    passes: &mut PassLog<'_>,
-    warnings: &mut Vec<Diagnostic>,
-) -> Result<Partition, Failure> {
-    let mut judges: Vec<PluginJudge<'_, '_>> = backends.iter().map(PluginJudge::new).collect();
-    let mut report = Report::default();
-    let step = Step::new("partition_graph", |module, options, _| {
-        let mut targets: Vec<byoc_core::pass::Backend<'_>> = Vec::new();
-        for (backend, judge) in backends.iter().zip(&mut judges) {
-            targets.push(byoc_core::pass::Backend {
-                name: backend.name.as_str().into(),
-                table: &backend.table,
-                operators: &backend.description.operators,
-                control_flow: backend.control_flow(),
-                judge,
-            });
-        }
-        let partitioned;
-        (partitioned, report) = partition_for(module, &mut targets, &options.module_name)?;
-        Ok(partitioned)
-    });
-    let partitioned = passes.run(Cow::Borrowed(module), vec![step], &PassOptions::default(), warnings)?;
-    for judge in &judges {
-        warnings.extend(judge.faults.iter().map(|error| Diagnostic { severity: Severity::Warning, ..fault(error) }));
-    }
-    let estimate = |region: &RegionReport| {
-        let backend_index = backends.iter().position(|backend| *backend.name == *region.backend)?;
-        Some((region.symbol.clone(), judges[backend_index].estimate(module, region)?))
-    };
-    let estimates = report.regions.iter().filter_map(estimate).collect();
-    Ok(Partition { module: partitioned, report, estimates })
 }
 
 /// Refusal reason of a backend, with the number of refused operators.

@@ -19,6 +19,7 @@ mod models_out;
 mod new_plugin;
 mod newcomer;
 mod nuc_fpga;
+mod on_failure;
 mod onednn;
 mod opencl;
 mod opt;

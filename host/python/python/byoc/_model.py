@@ -123,6 +123,7 @@ def compile(  # noqa: A001
     session: Session | None = None,
     progress: Callable[[str], object] | bool | None = None,
     adapt: bool = True,
+    on_failure: str = "next",
 ) -> Model:
     """Compiles and loads a model.
 
@@ -139,7 +140,12 @@ def compile(  # noqa: A001
         them. By default, they are shown on a terminal once a compilation takes more than a second.
     adapt: whether input shapes that come twice in a row get a program of their own, compiled before the second run. It
         applies to models with symbolic dimensions whose weights are in one file; `Model.adapted` counts the programs.
+    on_failure: what happens to a region that its backend fails to compile: "next" asks the next backend, then splits
+        the region, then leaves the rest to the host; "split" begins with the split; "host" leaves the region to the
+        host; "error" raises byoc.Error.
     """
+    if on_failure not in ("next", "split", "host", "error"):
+        raise ValueError(f'on_failure: expected "next", "split", "host" or "error", found {on_failure!r}')
     source, bound = _source(model, example_inputs)
     fixed, opened = _dims(dims)
     backends = _backends(backend)
@@ -153,6 +159,7 @@ def compile(  # noqa: A001
             "adapt": adapt,
             "keep_partition": False,
             "host_only": backend in ("none", "host"),
+            "on_failure": on_failure,
             "progress": report,
         }
         made = Model(session or default_session(), source, os.fspath(folder) if folder else None, choices)

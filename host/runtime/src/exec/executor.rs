@@ -25,6 +25,8 @@ pub struct Executor {
     /// Program without the backend whose device was lost.
     without_lost: OnceLock<Result<PreparedProgram, Diagnostic>>,
     on_caller: bool,
+    /// False if the loss of a device is an error.
+    has_fallback: bool,
     /// Backend options for every run.
     options: Option<BackendOptions>,
     cancel: Cancel,
@@ -72,6 +74,7 @@ impl Executor {
             prepared_program: PreparedProgram::new(program, constants, regions, spaces, pool)?,
             without_lost: OnceLock::new(),
             on_caller: false,
+            has_fallback: true,
             options: None,
             cancel,
             max_calls: MAX_CALLS,
@@ -90,6 +93,13 @@ impl Executor {
     #[must_use]
     pub fn with_regions_on_caller(mut self) -> Executor {
         self.on_caller = true;
+        self
+    }
+
+    /// Makes a lost device an error of the run, which the host otherwise repeats.
+    #[must_use]
+    pub fn without_fallback(mut self) -> Executor {
+        self.has_fallback = false;
         self
     }
 
@@ -177,11 +187,14 @@ impl Executor {
         if self.prepared_program.lost_backend().is_none() {
             let result = self.run_prepared(&self.prepared_program, inputs, results, observer, cancel);
             let is_device_lost = result.as_ref().is_err_and(|error| error.code == codes::runtime::DEVICE_LOST);
-            if !is_device_lost || self.prepared_program.lost_backend().is_none() {
+            if !is_device_lost || !self.has_fallback || self.prepared_program.lost_backend().is_none() {
                 return result;
             }
         }
         let backend = self.prepared_program.lost_backend().unwrap_or_default();
+        if !self.has_fallback {
+            return Err(Diagnostic::error(codes::runtime::DEVICE_LOST, format!("the device of {backend} is lost")));
+        }
         let fallback_program = self.without_lost.get_or_init(|| self.prepared_program.without_backend(backend));
         self.run_prepared(fallback_program.as_ref().map_err(Clone::clone)?, inputs, results, observer, cancel)
     }

@@ -130,6 +130,13 @@ impl Codegen for Faulty {
                 .hint("use a larger device")
                 .code("ResourceLimit"));
         }
+        let has_softmax = region.graph.operators().any(|(name, _, _)| name == "nn.softmax");
+        if has_softmax && self.has_mistake("no_softmax") {
+            return Err("expected at most 0 exponentials, found some".into());
+        }
+        if has_softmax && self.has_mistake("names_softmax") {
+            return Err("nn.softmax: expected a shape with a kernel, found another".into());
+        }
         if self.has_mistake("claims_then_refuses") {
             for (name, node, _) in region.graph.operators() {
                 let strides = node.ints("strides").unwrap_or_default();

@@ -54,6 +54,7 @@ def compile_module(mod: IRModule, params: Mapping[str, Any] | None = None) -> Mo
         "adapt": False,
         "keep_partition": True,
         "host_only": False,
+        "on_failure": "next",
         "progress": None,
     }
     with _backend.building(mod):

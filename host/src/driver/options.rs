@@ -1,0 +1,53 @@
+//! Options of a build.
+
+use super::progress::{Progress, Stage};
+use super::recovery::OnFailure;
+use byoc_ir::interface::HostOperators;
+use std::path::PathBuf;
+
+/// Build options.
+#[derive(Clone, Debug, Default)]
+pub struct BuildOptions {
+    /// Backends in priority order; `auto` stands for every backend found.
+    pub backends: Vec<String>,
+    /// Values of backend options, as (backend, option, value).
+    pub backend_options: Vec<(String, String, String)>,
+    /// Cache directory of the backends; `None` for no cache.
+    pub cache_dir: Option<PathBuf>,
+    /// Pass after which the module is printed, or `all`.
+    pub print_after: Option<String>,
+    /// True to print the time of each pass.
+    pub time_passes: bool,
+    /// True to request the source of every region from code generators, regardless of its size.
+    pub source: bool,
+    /// Stage before the text that code generators show in place of the source, if they have such stages.
+    pub stage: Option<String>,
+    /// True to request regions as self-contained C99 programs from code generators; see `docs/boundary.md`.
+    pub program: bool,
+    /// True if backends receive only the regions that the module already has.
+    pub keep_partition: bool,
+    /// What happens to a region that its backend fails to compile.
+    pub on_failure: OnFailure,
+    /// True if the regions that the module already has run on the host as well.
+    pub host_only: bool,
+    /// Callback for the stages of the build.
+    pub progress: Option<Progress>,
+}
+
+impl BuildOptions {
+    /// Returns the structures that are read as one operator.
+    pub fn host_operators(&self) -> HostOperators {
+        match self.backends.is_empty() {
+            _ if self.program => HostOperators::None,
+            true => HostOperators::All,
+            false => HostOperators::Long,
+        }
+    }
+
+    /// Reports the start of a stage.
+    pub fn report(&self, stage: impl FnOnce() -> Stage) {
+        if let Some(progress) = &self.progress {
+            progress.report(&stage());
+        }
+    }
+}
