@@ -6,11 +6,11 @@ use serde_json::Value;
 
 const PROGRAM: &str = "#[version = \"0.0.5\"]
 def @main(%x: Tensor[(3, 3), float32]) {
-  let %a = nn.relu(%x);
-  let %b = add(%a, %a);
-  let %c = nn.softmax(%b);
-  let %d = nn.relu(%c);
-  add(%d, %d)
+  %0 = nn.relu(%x);
+  %1 = add(%0, %0);
+  %2 = nn.softmax(%1);
+  %3 = nn.relu(%2);
+  add(%3, %3)
 }
 ";
 
