@@ -1,5 +1,6 @@
 //! Library interface for compiling models.
 
+use crate::driver::contract::Contract;
 use crate::driver::explanation::Explanation;
 use crate::driver::{self, BuildOptions, Compiled, OnFailure, Progress, Stage};
 use crate::error::Error;
@@ -167,6 +168,13 @@ impl CompileOptions {
         self
     }
 
+    /// Sets the contract that the build has to keep; by default, `byoc.toml` beside a model that is read from a path.
+    #[must_use]
+    pub fn contract(mut self, contract: Contract) -> CompileOptions {
+        self.build.contract = Some(Arc::new(contract));
+        self
+    }
+
     /// Compiles only the regions that the module already has: the backends receive no further operators.
     #[must_use]
     pub fn keep_partition(mut self) -> CompileOptions {
@@ -210,6 +218,9 @@ impl Compilation {
         let mut build = options.build.clone();
         build.cache_dir.clone_from(&session.cache_dir);
         build.report(|| Stage::Read);
+        if let (None, Source::Path(path)) = (&build.contract, &source) {
+            build.contract = Contract::beside(path)?.map(Arc::new);
+        }
         let _scope = options.cancellation(session).enter();
         let specialized_dims: Vec<(String, Vec<usize>)> = options.specialized.clone().into_iter().collect();
         let load = LoadOptions {

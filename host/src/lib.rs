@@ -111,6 +111,7 @@ pub use byoc_runtime::cancel::Cancel;
 pub use byoc_runtime::exec::program::Port;
 pub use byoc_runtime::{Session, SessionBuilder};
 pub use compilation::{Compilation, CompileOptions, Source};
+pub use driver::contract::Contract;
 pub use driver::explanation::Explanation;
 pub use driver::{OnFailure, Stage};
 pub use error::{Error, ErrorInfo};

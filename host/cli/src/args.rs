@@ -110,6 +110,9 @@ pub struct BuildArgs {
     /// With sizes listed by --dim, it applies to each of them.
     #[arg(long, value_name = "SHARE", num_args = 0..=1, require_equals = true, default_missing_value = "any", value_parser = parse_share)]
     pub require_offload: Option<Share>,
+    /// Contract that the build has to keep, or else the command fails; by default, byoc.toml beside the model.
+    #[arg(long, value_name = "FILE")]
+    pub contract: Option<PathBuf>,
     /// What happens to a region that its backend fails to compile: next asks the next backend, then splits the region
     /// around what fails, then leaves that to the host; split begins with the split; host leaves the region to the host;
     /// error fails. With error, a region that does not load or loses its device fails as well.

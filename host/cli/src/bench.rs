@@ -42,6 +42,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         output_file::write(path, |file| trace.write_to(file))?;
     }
     times.sort_by(f64::total_cmp);
+    check_latency(args, times[(times.len() - 1) / 2])?;
     let percentile = |fraction: f64| times[((times.len() - 1) as f64 * fraction).round() as usize];
     let host_steps = model_run.model.host_steps();
     let row = json!({
@@ -89,6 +90,29 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         println!("  {} {count}{}", escape::line(&name), if name.ends_with(".utilisation") { "" } else { " per run" });
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Compares the median with that of the host alone, if a contract limits their ratio.
+fn check_latency(args: &BenchArgs, median: f64) -> Result<(), Failure> {
+    let mut request = Request::new(&args.build)?;
+    let Some(contract) = request.contract(&args.model)?.filter(|_| !ready::is_artifact(&args.model)) else {
+        return Ok(());
+    };
+    let Some(limit) = contract.max_latency_ratio() else { return Ok(()) };
+    (request.options.host_only, request.keeps_contract) = (true, false);
+    request.options.backends.clear();
+    request.options.backend_options.clear();
+    let host = request.prepare(&args.model, &args.input)?;
+    let inputs = host.inputs.resolve(&host.model, Some(0))?;
+    let mut times = Vec::with_capacity(args.runs as usize);
+    for _ in 0..args.runs.max(3) {
+        let start = Instant::now();
+        host.model.run(&inputs)?;
+        times.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    times.sort_by(f64::total_cmp);
+    let ratio = median / times[(times.len() - 1) / 2];
+    if ratio > limit { Err(contract.violation("max_latency_ratio", limit, ratio).into()) } else { Ok(()) }
 }
 
 /// Returns the plugin counters per run. A pair of counters `x.used` and `x.available` also yields `x.utilisation`, the

@@ -14,10 +14,12 @@ use std::process::ExitCode;
 const RUST_NAME: &str = "minimal";
 const RUST_SOURCE: &str = include_str!("../../../tests/plugins/examples/minimal.rs");
 /// Sources of `byoc-plugin-support`, written next to a new Rust plugin.
-const SUPPORT: [(&str, &str); 11] = [
+const SUPPORT: [(&str, &str); 13] = [
+    ("arena.rs", include_str!("../../../plugin-api/support/src/arena.rs")),
     ("attributes.rs", include_str!("../../../plugin-api/support/src/attributes.rs")),
     ("cache.rs", include_str!("../../../plugin-api/support/src/cache.rs")),
     ("dims.rs", include_str!("../../../plugin-api/support/src/dims.rs")),
+    ("int8.rs", include_str!("../../../plugin-api/support/src/int8.rs")),
     ("isa.rs", include_str!("../../../plugin-api/support/src/isa.rs")),
     ("lib.rs", include_str!("../../../plugin-api/support/src/lib.rs")),
     ("library.rs", include_str!("../../../plugin-api/support/src/library.rs")),

@@ -6,6 +6,7 @@ use super::inputs::InputSources;
 use super::interrupt::cancel_on_interrupt;
 use super::{escape, render};
 use byoc::driver::backend::{Backend, check_run_option};
+use byoc::driver::contract::Contract;
 use byoc::driver::{self, BuildOptions, BuildOutput, Compiled, OnFailure, Progress, RefusalSummary};
 use byoc::frontend::folder::{TestFolder, TestSet};
 use byoc::frontend::{self, LoadOptions};
@@ -17,6 +18,7 @@ use byoc::runtime::session::Session;
 use byoc_ir::diag::{Diagnostic, codes};
 use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Value of `--backend` that restricts execution to the host.
@@ -39,6 +41,8 @@ pub struct Request<'a> {
     pub options: BuildOptions,
     /// True if the command makes an artifact, whose runs may replace the default values of inputs.
     pub keeps_optional: bool,
+    /// False for a build that is not that of the user, such as a baseline.
+    pub keeps_contract: bool,
 }
 
 impl<'a> Request<'a> {
@@ -83,7 +87,7 @@ impl<'a> Request<'a> {
             time_passes: args.time_passes,
             ..BuildOptions::default()
         };
-        Ok(Request { args, session, options, keeps_optional: false })
+        Ok(Request { args, session, options, keeps_optional: false, keeps_contract: true })
     }
 
     /// Reads and builds a model, which must not be an artifact, and prints the warnings.
@@ -138,7 +142,8 @@ impl<'a> Request<'a> {
         let progress = Progress::new(move |stage| {
             progress_spinner.set_message(escape::line(&format!("{message}: {stage}")).into_owned())
         });
-        let options = BuildOptions { progress: Some(progress), ..self.options.clone() };
+        let contract = if self.keeps_contract { self.contract(path)?.map(Arc::new) } else { None };
+        let options = BuildOptions { progress: Some(progress), contract, ..self.options.clone() };
         let mut print_line = |text: &str| spinner.suspend(|| eprintln!("{}", escape::lines(text)));
         let output = {
             let _interruptible = cancel_on_interrupt(&self.session.cancel);
@@ -151,6 +156,11 @@ impl<'a> Request<'a> {
         };
         spinner.finish_and_clear();
         Ok(output)
+    }
+
+    /// Returns the contract of a model: that of `--contract`, or the one beside the model.
+    pub fn contract(&self, path: &Path) -> Result<Option<Contract>, Diagnostic> {
+        self.args.contract.as_ref().map_or_else(|| Contract::beside(path), |file| Contract::read(file).map(Some))
     }
 
     /// Returns an error if the share of the FLOPs on backends is below `--require-offload`, after printing the

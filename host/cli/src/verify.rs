@@ -6,6 +6,7 @@ use super::interrupt::cancel_on_interrupt;
 use super::ready::{self, Request};
 use super::verify_result::{FolderResult, Status};
 use super::{table, verify_isolated};
+use byoc::Contract;
 use byoc::compare::{Comparison, Tolerance, compare_values};
 use byoc::frontend::Signature;
 use byoc::frontend::folder::{TestFolder, TestSet};
@@ -155,6 +156,16 @@ fn verify(dir: &Path, args: &VerifyArgs, request: &Request<'_>, offload: &Cell<f
                 result.message = format!("data set {set_index}, output \"{}\": {difference}", port.name);
             }
         }
+    }
+    let contract = request.contract(dir)?;
+    let limit = contract.as_ref().and_then(Contract::max_rel_err);
+    if let (Some(contract), Some(limit), Some(found)) = (contract, limit, result.max_rel_err)
+        && result.status == Status::Pass
+        && (found > limit || found.is_nan())
+    {
+        let violation = contract.violation("max_rel_err", limit, found);
+        (result.status, result.code) = (Status::Fail, Some(violation.code.to_string()));
+        result.message = violation.message;
     }
     Ok(result)
 }

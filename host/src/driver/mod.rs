@@ -2,6 +2,7 @@
 
 pub mod backend;
 pub mod codegen;
+pub mod contract;
 mod explain;
 pub mod explain_page;
 pub mod explanation;

@@ -1,9 +1,11 @@
 //! Options of a build.
 
+use super::contract::Contract;
 use super::progress::{Progress, Stage};
 use super::recovery::OnFailure;
 use byoc_ir::interface::HostOperators;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Build options.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +28,8 @@ pub struct BuildOptions {
     pub program: bool,
     /// True if backends receive only the regions that the module already has.
     pub keep_partition: bool,
+    /// Contract that the build has to keep.
+    pub contract: Option<Arc<Contract>>,
     /// What happens to a region that its backend fails to compile.
     pub on_failure: OnFailure,
     /// True if the regions that the module already has run on the host as well.

@@ -154,6 +154,13 @@ pub fn build(
     let estimate = |region: &RegionReport| estimates.get(&region.symbol).cloned();
     let mut explanation = explain(placed, &operators, &report, &refusals, &estimate);
     explanation.copies = copies(&program);
+    if let Some(contract) = &options.contract {
+        let violations =
+            contract.check(&explanation, &program, constants.iter().map(|tensor| tensor.bytes().len()).sum());
+        if !violations.is_empty() {
+            return Err(Failure::from(violations));
+        }
+    }
     // A model may already contain regions, on which no backend returns a verdict.
     let has_region = |backend: &Backend<'_>| {
         regions.iter().flatten().any(|region| region.backend == backend.name)

@@ -275,7 +275,13 @@ impl Recovery {
             };
             failed.diagnostic.note(note)
         };
-        self.reports.into_iter().map(warning).collect()
+        // Regions that the model already has are no part of the report, and are not partitioned again.
+        let is_partitioned = |symbol: &str| report.regions.iter().any(|region| &*region.symbol == symbol);
+        let fixed = failures.iter().filter(|(symbol, _)| !is_partitioned(symbol)).map(|(symbol, failure)| {
+            let note = format!("region {symbol} could not be compiled, so it runs on the host");
+            failure.diagnostic.clone().note(note)
+        });
+        fixed.chain(self.reports.into_iter().map(warning)).collect()
     }
 }
 

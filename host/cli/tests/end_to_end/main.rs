@@ -4,6 +4,7 @@ mod artifact;
 mod bundle;
 mod command;
 mod conformance;
+mod contracts;
 mod device;
 mod digits;
 mod drop_in;

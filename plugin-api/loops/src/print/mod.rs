@@ -179,23 +179,7 @@ impl<'d> Printer<'d> {
             }
             Stmt::For(found) => self.print_loop(found),
             Stmt::Lanes { var, first, width, end, body } => self.print_lanes(var, first, *width, *end, body),
-            Stmt::If { condition, then, otherwise } => {
-                let condition = self.index(condition);
-                self.line(&format!("if ({condition}) {{"));
-                self.branch(then);
-                let mut otherwise = otherwise;
-                while let [Stmt::If { condition, then, otherwise: rest }] = &otherwise[..] {
-                    let condition = self.index(condition);
-                    self.line(&format!("}} else if ({condition}) {{"));
-                    self.branch(then);
-                    otherwise = rest;
-                }
-                if !otherwise.is_empty() {
-                    self.line("} else {");
-                    self.branch(otherwise);
-                }
-                self.line("}");
-            }
+            Stmt::If { condition, then, otherwise } => self.print_branches(condition, then, otherwise),
             Stmt::Call(name, arguments) => {
                 let arguments: Vec<String> = arguments.iter().map(|argument| self.index(argument)).collect();
                 self.line(&format!("{name}({});", arguments.join(", ")));
@@ -212,6 +196,24 @@ impl<'d> Printer<'d> {
             }
             Stmt::Barrier => self.line(self.dialect.barrier()),
         }
+    }
+
+    /// Prints a conditional statement, a chain of them without further nesting.
+    fn print_branches(&mut self, condition: &Expr, then: &[Stmt], mut otherwise: &[Stmt]) {
+        let condition = self.index(condition);
+        self.line(&format!("if ({condition}) {{"));
+        self.branch(then);
+        while let [Stmt::If { condition, then, otherwise: rest }] = otherwise {
+            let condition = self.index(condition);
+            self.line(&format!("}} else if ({condition}) {{"));
+            self.branch(then);
+            otherwise = rest;
+        }
+        if !otherwise.is_empty() {
+            self.line("} else {");
+            self.branch(otherwise);
+        }
+        self.line("}");
     }
 
     fn branch(&mut self, stmts: &[Stmt]) {
@@ -383,19 +385,8 @@ impl<'d> Printer<'d> {
                 (spread(format!("{name}({})", operands.join(", "))), POSTFIX)
             }
             Expr::Load(memory, dtype, index) => {
-                let name = self.memory(memory);
-                let is_vector_array =
-                    matches!(memory, Memory::Local(name) if matches!(self.types.get(name), Some(Ty::Vector(_))));
-                let stride = index.coefficient(self.lane_variable());
-                let at = self.index(index);
-                let text = match (&self.lanes, stride) {
-                    (Some(lanes), Some(stride)) if in_lanes && stride != 0 => {
-                        self.dialect.load_vector(lanes.width, &name, &at, stride, lanes.valid.as_deref())
-                    }
-                    _ if is_vector_array => format!("{name}[{at}]"),
-                    _ => spread(self.dialect.load(*dtype, &name, &at)),
-                };
-                (text, POSTFIX)
+                let text = self.load(memory, *dtype, index, in_lanes);
+                (text.unwrap_or_else(spread), POSTFIX)
             }
             Expr::Address(memory, _, index) => match &**index {
                 Expr::Index(0) => (self.memory(memory), POSTFIX),
@@ -407,6 +398,22 @@ impl<'d> Printer<'d> {
             Expr::Position(position, dim) => (self.dialect.position(*position, *dim), POSTFIX),
         };
         if own_precedence < precedence { format!("({text})") } else { text }
+    }
+
+    /// Formats the load of an element, or of a vector of them; `Err` for one element, which all lanes get.
+    fn load(&self, memory: &Memory, dtype: DType, index: &Expr, in_lanes: bool) -> Result<String, String> {
+        let name = self.memory(memory);
+        let is_vector_array =
+            matches!(memory, Memory::Local(name) if matches!(self.types.get(name), Some(Ty::Vector(_))));
+        let stride = index.coefficient(self.lane_variable());
+        let at = self.index(index);
+        match (&self.lanes, stride) {
+            (Some(lanes), Some(stride)) if in_lanes && stride != 0 => {
+                Ok(self.dialect.load_vector(lanes.width, &name, &at, stride, lanes.valid.as_deref()))
+            }
+            _ if is_vector_array => Ok(format!("{name}[{at}]")),
+            _ => Err(self.dialect.load(dtype, &name, &at)),
+        }
     }
 }
 

@@ -36,4 +36,6 @@ codes! {
     PLUGIN_LATE = 451, "plugin exceeded its time or memory limit";
     PROCESS_STATE = 452, "process-wide state changed by a plugin";
     PYTHON_BACKEND = 460, "Python function of a backend failed";
+    BAD_CONTRACT = 461, "invalid contract";
+    CONTRACT_VIOLATED = 462, "contract violated";
 }
