@@ -214,6 +214,21 @@ typedef struct byoc_compiled {
  * of `describe` holds. */
 #define BYOC_DESCRIBE_KEY "byoc.describe.1"
 
+/* Key of `query` for the claims on a whole module, sent before anything else to a code generator whose description has
+ * "whole_graph": true. The data is a JSON object, a NUL, and the bytes of the constants that have a "size", in order:
+ *
+ *     {"version": 1, "graphs": [{"graph": {...}, "taken": [{"node": 3, "backend": "other"}]}],
+ *      "constants": [{"dtype": "float32", "dims": [16], "size": 64, "digest": "..."}], "options": {...}}
+ *
+ * The answer names nodes of these graphs that are operators; each set becomes one region:
+ *
+ *     {"regions": [{"graph": 0, "nodes": [1, 2, 5]}],
+ *      "reasons": [{"graph": 0, "nodes": [7], "reason": "..."}], "reason": "text for all other operators"}
+ *
+ * Rules: docs/boundary.md, "The whole module before the verdicts". BYOC_UNKNOWN_KEY: the host asks about patterns and
+ * operators. */
+#define BYOC_CLAIM_KEY "byoc.claim.1"
+
 /* Code generator, for `register_codegen`. */
 typedef struct byoc_codegen {
     size_t struct_size;

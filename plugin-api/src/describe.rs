@@ -63,6 +63,10 @@ pub struct Description {
     /// [`DEVICES_KEY`].
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub per_device: bool,
+    /// True if the code generator sees all operators of a module before it is asked about any, and answers with the sets
+    /// that it takes as regions ([`claim::KEY`](crate::claim::KEY)). Its patterns are then matched inside of these sets.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub whole_graph: bool,
     /// User options of the backend, by name. The host passes user-set values to `compile`, as `backend_options` in its
     /// options.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -94,6 +98,7 @@ impl Default for Description {
             control_flow: false,
             loops: false,
             per_device: false,
+            whole_graph: false,
             options: BTreeMap::new(),
             unknown: Map::new(),
             problems: Vec::new(),
@@ -242,6 +247,7 @@ impl Description {
                 "control_flow" => reader.set(&mut description.control_flow, &key, value),
                 "loops" => reader.set(&mut description.loops, &key, value),
                 "per_device" => reader.set(&mut description.per_device, &key, value),
+                "whole_graph" => reader.set(&mut description.whole_graph, &key, value),
                 "options" => reader.fields(&key, value, |reader, name, value| {
                     let option = reader.option(name, value);
                     description.options.insert(name["options.".len()..].to_owned(), option);

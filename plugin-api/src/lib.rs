@@ -79,6 +79,7 @@
 //! | `tensor`, `dtype`, `constant` | DLPack descriptors and views, element types, constant handles |
 //! | `signature` | comparison of a region's compile-time and run-time tensor types |
 //! | `describe` | description of a backend, as versioned JSON |
+//! | [`claim`] | sets of operators of a whole module, as regions |
 //! | [`program`] | regions as C, for exported programs |
 //! | `estimate` | cost estimate of a candidate |
 //! | [`mod@run_options`] | run options |
@@ -104,6 +105,7 @@ pub struct Guide;
 #[doc(hidden)]
 pub mod abi;
 mod backend;
+pub mod claim;
 mod constant;
 mod describe;
 pub mod device;

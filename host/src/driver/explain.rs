@@ -1,7 +1,7 @@
 //! Conversion of the partitioning report, which covers expressions, to an explanation of the model's operators.
 
 use super::explanation::{CopyRow, Explanation, NodeRow, Placement, PlacementKind, RefusalRow, RegionRow, Totals};
-use crate::driver::backend::flops;
+use crate::driver::judge::flops;
 use byoc_core::pass::{Refusal, RegionReport, Report};
 use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, SourceId, Type};
 use byoc_plugin_api::Estimate;

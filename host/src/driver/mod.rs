@@ -1,11 +1,13 @@
 //! Compilation of a module to a program, which an executor runs or an artifact stores.
 
 pub mod backend;
+mod claims;
 pub mod codegen;
 mod explain;
 pub mod explain_page;
 pub mod explanation;
 pub mod export;
+pub mod judge;
 mod pipeline;
 pub mod plan;
 mod progress;

@@ -1,9 +1,10 @@
 //! Build pipeline: compiles a module from a frontend to a program.
 
-use super::backend::{Backend, CONVERT_LAYOUT, PluginJudge};
+use super::backend::{Backend, CONVERT_LAYOUT};
 use super::codegen::{CompileFailure, RegionCompiler, takes_part};
 use super::explain::{Operators, copies, explain};
 use super::explanation::{Explanation, RefusalRow, Totals};
+use super::judge::PluginJudge;
 use super::progress::{Progress, Stage};
 use super::{Compiled, plan};
 use crate::frontend::{Loaded, Signature};

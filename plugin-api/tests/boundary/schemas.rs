@@ -55,6 +55,7 @@ fn descriptions_match_their_schema() {
         per_device: true,
         control_flow: true,
         loops: true,
+        whole_graph: true,
         options: [("half".to_owned(), BackendOption { load: true, run: true, ..BackendOption::default() })].into(),
         ..Description::default()
     };

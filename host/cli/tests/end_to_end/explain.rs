@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-const CODES: [&str; 19] = [
+const CODES: [&str; 20] = [
     "UnsupportedOp",
     "UnsupportedDtype",
     "UnsupportedShape",
@@ -26,6 +26,7 @@ const CODES: [&str; 19] = [
     "RegionRefused",
     "CompileFailed",
     "LoadFailed",
+    "NotClaimed",
 ];
 
 #[test]

@@ -30,5 +30,6 @@ mod template;
 mod valgrind;
 mod values;
 mod vta;
+mod whole_graph;
 
 pub use command::*;
