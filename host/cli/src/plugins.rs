@@ -62,6 +62,9 @@ fn show(name: &str, plugins: &PluginDirArgs, diagnostics: &DiagnosticArgs) -> Re
     for (operator, layouts) in &backend.description.layouts {
         println!("layouts of {operator}: {}", layouts.join(", "));
     }
+    for (key, claim) in &backend.description.precision {
+        println!("precision of {key}: {}", claim.summary());
+    }
     for note in declarations(&backend.description) {
         println!("{note}");
     }

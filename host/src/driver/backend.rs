@@ -1,18 +1,20 @@
 //! Backend as used by the build pipeline: description, pattern table and choices of the user.
 
+use super::precision::{self, AppliedClaim, claims_on};
 use byoc_core::pass::manager;
-use byoc_core::pass::{ControlFlow, DesiredLayout, check_layouts};
+use byoc_core::pass::{Composite, ControlFlow, DesiredLayout, Refusal, RegionReport, check_layouts};
 use byoc_core::pattern::{Checks, Entry, entry_name, parse_table};
 use byoc_ir::diag::{Diagnostic, Severity, codes, nearest};
+use byoc_ir::ir::{ExprId, Module};
 use byoc_ir::op;
 use byoc_plugin_api::host::LoadedPlugin;
-use byoc_plugin_api::{self as api, Codegen, DESCRIBE_KEY, DEVICES_KEY, Description, DeviceInfo};
+use byoc_plugin_api::{self as api, Codegen, ComputeFormat, DESCRIBE_KEY, DEVICES_KEY, Description, DeviceInfo};
 use byoc_runtime::choices::{Choices, base_name};
 use byoc_runtime::error::Failure;
 use byoc_runtime::plugin::fault;
 use byoc_runtime::plugin::registry::{PluginFile, Registry};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Backend selected for a build.
@@ -37,20 +39,49 @@ pub struct Backend<'r> {
     pub table: Vec<Entry>,
     /// Warnings about errors in the description or the pattern table.
     pub warnings: Vec<Diagnostic>,
+    /// Formats in which the backend may compute float32; `None` for any.
+    allowed: Option<BTreeSet<ComputeFormat>>,
 }
 
 impl<'r> Backend<'r> {
     /// Returns the backend `name` with its description; `mine@1` selects device `1` of the backend `mine`.
     ///
     /// # Errors
-    /// E0401 if no plugin registers the backend; E0406 if its `describe` fails.
+    /// E0401 if no plugin registers the backend; E0406 if its `describe` fails; E0408 if the description contradicts
+    /// itself.
     pub fn find(registry: &'r Registry, name: &str) -> Result<Backend<'r>, Failure> {
         let (codegen, file) = registry.codegen(base_name(name))?;
         let Some(plugin) = file.plugin() else {
             return Err(Failure::new(codes::plugins::NO_CODEGEN, format!("the plugin of {name} is not loaded")));
         };
         let description = codegen.describe().map_err(|e| fault(&e))?;
-        Ok(Backend::describe(name, codegen, plugin, file, description))
+        Backend::describe(name, codegen, plugin, file, description).without_faults()
+    }
+
+    /// Returns the backend, unless ignoring a part of its description would change what it promises.
+    fn without_faults(self) -> Result<Backend<'r>, Failure> {
+        let mut faults = self.description.faults.clone();
+        faults.extend(precision::faults(&self.description, self.table.iter().map(|entry| &entry.name)));
+        if faults.is_empty() {
+            return Ok(self);
+        }
+        let message = format!("plugin {}, describe: expected a description without contradictions", self.name);
+        let mut error = Diagnostic::error(codes::plugins::BAD_DESCRIPTION, message);
+        error.notes = faults;
+        Err(error.help("correct the description; \"byoc plugins check FILE\" checks it without a model").into())
+    }
+
+    /// Returns the backend, which may compute float32 in `format` and in the formats that its options allow.
+    #[must_use]
+    pub fn allowing(mut self, format: ComputeFormat) -> Backend<'r> {
+        self.allowed = Some(precision::allowed(format, &self.description, &self.choices));
+        self
+    }
+
+    /// Returns the backend, which may compute in any format that it claims.
+    #[must_use]
+    pub fn allowing_all(self) -> Backend<'r> {
+        Backend { allowed: None, ..self }
     }
 
     fn describe(
@@ -117,6 +148,7 @@ impl<'r> Backend<'r> {
             choices: load_options,
             table,
             warnings,
+            allowed: Some(BTreeSet::from([ComputeFormat::F32])),
         }
     }
 
@@ -137,7 +169,7 @@ impl<'r> Backend<'r> {
         let Some(response) = response else { return Ok(Backend { choices: load_options, ..self }) };
         let description = Description::from_json_lossy(&String::from_utf8_lossy(&response));
         let Backend { name, codegen, plugin, file, chosen: chosen_options, .. } = self;
-        let described = Backend::describe(&name, codegen, plugin, file, description);
+        let described = Backend::describe(&name, codegen, plugin, file, description).without_faults()?;
         Ok(Backend { chosen: chosen_options, choices: load_options, ..described })
     }
 
@@ -191,6 +223,27 @@ impl Backend<'_> {
             true => Vec::new(),
             false => vec![api::Attr::new("options", api::AttrValue::Str(self.choices.to_string().into()))],
         }
+    }
+
+    /// Returns the reason against computing `nodes` in the precision that the backend claims for them; `None` if the user
+    /// allows it.
+    pub(super) fn precision_refusal(
+        &self,
+        module: &Module,
+        nodes: &[ExprId],
+        composites: &[Composite],
+    ) -> Option<Refusal> {
+        let allowed = self.allowed.as_ref().filter(|_| !self.description.precision.is_empty())?;
+        precision::refusal(&self.name, module, &self.claims_on(module, nodes, composites), allowed)
+    }
+
+    fn claims_on(&self, module: &Module, nodes: &[ExprId], composites: &[Composite]) -> Vec<AppliedClaim<'_>> {
+        claims_on(&self.description, module, nodes, composites)
+    }
+
+    /// Returns the precision that the backend claims for the operators of a region, one line for each claim.
+    pub fn precision_of(&self, module: &Module, region: &RegionReport) -> Vec<String> {
+        precision::summaries(&self.claims_on(module, &region.nodes, &region.composites))
     }
 
     /// Returns the control flow constructs that the backend executes.

@@ -3,7 +3,7 @@
 use super::backend::Backend;
 use super::claims::claims;
 use byoc_core::pass::{
-    Body, Candidate, Claims, Judge, Question, Refusal, RefusalCode, RegionReport, Verdict,
+    Body, Candidate, Claims, Composite, Judge, Question, Refusal, RefusalCode, RegionReport, Verdict,
 };
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Dim, ExprId, Module};
@@ -75,6 +75,11 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
                 return Some(Refusal { hint: hint.to_owned(), ..Refusal::new(RefusalCode::DynamicDim, detail) });
             }
         }
+        if !description.precision.is_empty()
+            && let Some(refusal) = self.precision_refusal(module, query, candidate)
+        {
+            return Some(refusal);
+        }
         if let Question::Regions = query {
             let operators = candidate.nodes.iter().filter(|&&id| module.expr(id).as_call().is_some()).count();
             let flops = candidate.nodes.iter().map(|&id| flops(module, id)).fold(0, u64::saturating_add);
@@ -92,6 +97,20 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
             }
         }
         None
+    }
+
+    /// Returns the reason against the precision in which the backend computes a candidate, if any.
+    fn precision_refusal(&self, module: &Module, query: Question<'_>, candidate: &Candidate) -> Option<Refusal> {
+        let name = match query {
+            Question::Pattern(entry) => &entry.name,
+            Question::Composite(name) => name,
+            Question::Operators | Question::Regions => {
+                return self.backend.precision_refusal(module, &candidate.nodes, &candidate.composites);
+            }
+        };
+        let (name, root, nodes) = (name.clone(), *candidate.outputs.first()?, candidate.nodes.clone());
+        let composite = Composite { name, root, nodes, inputs: Vec::new() };
+        self.backend.precision_refusal(module, &candidate.nodes, &[composite])
     }
 
     fn candidate(

@@ -10,6 +10,7 @@ pub mod export;
 pub mod judge;
 mod pipeline;
 pub mod plan;
+pub mod precision;
 mod progress;
 mod specialize;
 pub mod written;

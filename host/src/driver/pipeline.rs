@@ -2,7 +2,7 @@
 
 use super::backend::{Backend, CONVERT_LAYOUT};
 use super::codegen::{CompileFailure, RegionCompiler, takes_part};
-use super::explain::{Operators, copies, explain};
+use super::explain::{Operators, RegionFacts, copies, explain};
 use super::explanation::{Explanation, RefusalRow, Totals};
 use super::judge::PluginJudge;
 use super::progress::{Progress, Stage};
@@ -18,7 +18,7 @@ use byoc_ir::interface::HostOperators;
 use byoc_ir::ir::{Module, Name, TensorType};
 use byoc_ir::tensor::Tensor;
 use byoc_ir::text::{PrintOptions, print};
-use byoc_plugin_api::Estimate;
+use byoc_plugin_api::ComputeFormat;
 use byoc_runtime::choices::base_name;
 use byoc_runtime::compiled::Variant;
 use byoc_runtime::error::Failure;
@@ -51,6 +51,8 @@ pub struct BuildOptions {
     pub backends: Vec<String>,
     /// Values of backend options, as (backend, option, value).
     pub backend_options: Vec<(String, String, String)>,
+    /// Lowest precision in which backends may compute float32.
+    pub precision: ComputeFormat,
     /// Cache directory of the backends; `None` for no cache.
     pub cache_dir: Option<PathBuf>,
     /// Pass after which the module is printed, or `all`.
@@ -177,10 +179,7 @@ pub fn build(
     let printed_pass = options.print_after.as_deref().filter(|&name| name != ALL_PASSES);
     printed_pass.map(manager::find).transpose()?;
     let mut warnings = model.warnings;
-    let mut backends = backends(session, &options.backends)?;
-    choose(&mut backends, &options.backend_options)?;
-    let backends =
-        backends.into_iter().map(|backend| backend.configured(&session.choices)).collect::<Result<Vec<_>, _>>()?;
+    let backends = configured_backends(session, options)?;
     for backend in &backends {
         warnings.extend(backend.warnings.iter().cloned());
     }
@@ -206,7 +205,7 @@ pub fn build(
     if let Some(widened) = &widened {
         partition_result = partition(widened, receivers, &mut passes, &mut warnings)?;
     }
-    let Partition { module: partitioned, mut report, estimates } = partition_result;
+    let Partition { module: partitioned, mut report, facts } = partition_result;
     let placed = widened.as_ref().unwrap_or(&simplified);
     let compilers: Vec<&Backend<'_>> = backends.iter().chain(&named).collect();
     report.add_regions_of(placed, |name| compilers.iter().any(|backend| backend.name == name));
@@ -323,8 +322,8 @@ pub fn build(
         }
     }
 
-    let estimate = |region: &RegionReport| estimates.get(&region.symbol).cloned();
-    let mut explanation = explain(placed, &operators, &report, &failures, &estimate);
+    let facts = |region: &RegionReport| facts.get(&region.symbol).cloned().unwrap_or_default();
+    let mut explanation = explain(placed, &operators, &report, &failures, &facts);
     explanation.copies = copies(&program);
     // A model may already contain regions, on which no backend returns a verdict.
     let has_region = |backend: &Backend<'_>| {
@@ -339,7 +338,7 @@ pub fn build(
         linked: linked_data,
         explain: serde_json::to_value(&explanation).unwrap_or_default(),
         model_digest: model.digest,
-        options: compiled_options(&compilers, &model.bound),
+        options: compiled_options(&compilers, &model.bound, options.precision),
         from_file: false,
         variants: Vec::new(),
         charges: Arc::default(),
@@ -379,6 +378,14 @@ fn as_cancelled_build(diagnostic: Diagnostic) -> Diagnostic {
     }
     let message = "the build was cancelled, and nothing was written".to_owned();
     Diagnostic { code: codes::plugins::BUILD_CANCELLED, message, ..diagnostic }
+}
+
+/// Returns the selected backends with their descriptions for the options of a build.
+fn configured_backends<'s>(session: &'s Session, options: &BuildOptions) -> Result<Vec<Backend<'s>>, Failure> {
+    let mut backends = backends(session, &options.backends)?;
+    choose(&mut backends, &options.backend_options)?;
+    let configured = |backend: Backend<'s>| Ok(backend.configured(&session.choices)?.allowing(options.precision));
+    backends.into_iter().map(configured).collect()
 }
 
 /// Returns the selected backends with their descriptions.
@@ -463,13 +470,16 @@ fn choose(backends: &mut [Backend<'_>], chosen_options: &[(String, String, Strin
 }
 
 /// Returns the options that affect the result and are stored in the artifact.
-fn compiled_options(backends: &[&Backend<'_>], dims: &BTreeMap<String, usize>) -> Value {
+fn compiled_options(backends: &[&Backend<'_>], dims: &BTreeMap<String, usize>, precision: ComputeFormat) -> Value {
     let names: Vec<&str> = backends.iter().map(|b| b.name.as_str()).collect();
     let mut options = json!({"backends": names, "dims": dims});
     let chosen_options: BTreeMap<&str, _> =
         backends.iter().filter(|b| !b.chosen.is_empty()).map(|b| (b.name.as_str(), &b.chosen)).collect();
     if !chosen_options.is_empty() {
         options["backend_options"] = json!(chosen_options);
+    }
+    if precision != ComputeFormat::F32 {
+        options["precision"] = precision.name().into();
     }
     options
 }
@@ -548,8 +558,8 @@ fn simplify(
 struct Partition {
     module: Module,
     report: Report,
-    /// Region estimates of the backends, by region symbol.
-    estimates: BTreeMap<Name, Estimate>,
+    /// Statements of the backends about their regions, by region symbol.
+    facts: BTreeMap<Name, RegionFacts>,
 }
 
 /// Partitions a model for the selected backends, without compiling its regions. Returns the module and the warnings.
@@ -563,10 +573,7 @@ pub fn partitioned(
 ) -> Result<(Module, Vec<Diagnostic>), Failure> {
     let _scope = session.cancellation().enter();
     let mut warnings = model.warnings;
-    let mut backends = backends(session, &options.backends)?;
-    choose(&mut backends, &options.backend_options)?;
-    let backends =
-        backends.into_iter().map(|backend| backend.configured(&session.choices)).collect::<Result<Vec<_>, _>>()?;
+    let backends = configured_backends(session, options)?;
     let mut passes = PassLog { print_after: None, print_line: &mut |_| {}, timings: Vec::new() };
     let simplified = simplify(model.module, &backends, &mut passes, &mut warnings)?;
     let partition = partition(&simplified, &backends, &mut passes, &mut warnings)?;
@@ -600,12 +607,13 @@ fn partition(
     for judge in &judges {
         warnings.extend(judge.faults.iter().map(|error| Diagnostic { severity: Severity::Warning, ..fault(error) }));
     }
-    let estimate = |region: &RegionReport| {
-        let backend_index = backends.iter().position(|backend| *backend.name == *region.backend)?;
-        Some((region.symbol.clone(), judges[backend_index].estimate(module, region)?))
+    let facts = |region: &RegionReport| {
+        let index = backends.iter().position(|backend| *backend.name == *region.backend)?;
+        let precision = backends[index].precision_of(module, region);
+        Some((region.symbol.clone(), RegionFacts { precision, estimate: judges[index].estimate(module, region) }))
     };
-    let estimates = report.regions.iter().filter_map(estimate).collect();
-    Ok(Partition { module: partitioned, report, estimates })
+    let facts = report.regions.iter().filter_map(facts).collect();
+    Ok(Partition { module: partitioned, report, facts })
 }
 
 /// Refusal reason of a backend, with the number of refused operators.

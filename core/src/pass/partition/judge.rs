@@ -33,11 +33,12 @@ pub enum RefusalCode {
     CompileFailed,
     LoadFailed,
     NotClaimed,
+    Precision,
 }
 
 impl RefusalCode {
     /// All codes, in declaration order.
-    pub const ALL: [RefusalCode; 20] = [
+    pub const ALL: [RefusalCode; 21] = [
         RefusalCode::UnsupportedOp,
         RefusalCode::UnsupportedDtype,
         RefusalCode::UnsupportedShape,
@@ -58,6 +59,7 @@ impl RefusalCode {
         RefusalCode::CompileFailed,
         RefusalCode::LoadFailed,
         RefusalCode::NotClaimed,
+        RefusalCode::Precision,
     ];
 
     /// Parses the name of a code.

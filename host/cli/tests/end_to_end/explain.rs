@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-const CODES: [&str; 20] = [
+const CODES: [&str; 21] = [
     "UnsupportedOp",
     "UnsupportedDtype",
     "UnsupportedShape",
@@ -27,6 +27,7 @@ const CODES: [&str; 20] = [
     "CompileFailed",
     "LoadFailed",
     "NotClaimed",
+    "Precision",
 ];
 
 #[test]

@@ -22,6 +22,7 @@ mod nuc_fpga;
 mod onednn;
 mod opencl;
 mod opt;
+mod precision;
 mod quantize;
 mod rude;
 mod run_errors;

@@ -123,6 +123,7 @@ def compile(  # noqa: A001
     session: Session | None = None,
     progress: Callable[[str], object] | bool | None = None,
     adapt: bool = True,
+    precision: str = "f32",
 ) -> Model:
     """Compiles and loads a model.
 
@@ -139,6 +140,8 @@ def compile(  # noqa: A001
         them. By default, they are shown on a terminal once a compilation takes more than a second.
     adapt: whether input shapes that come twice in a row get a program of their own, compiled before the second run. It
         applies to models with symbolic dimensions whose weights are in one file; `Model.adapted` counts the programs.
+    precision: lowest precision of computation that a float32 model allows: "f32", "tf32", "bf16" or "f16". An option of
+        a backend, such as "dnnl.bf16", may allow that backend more.
     """
     source, bound = _source(model, example_inputs)
     fixed, opened = _dims(dims)
@@ -151,6 +154,7 @@ def compile(  # noqa: A001
             "open_dims": opened,
             "input_shapes": [(name, list(shape)) for name, shape in {**bound, **(input_shapes or {})}.items()],
             "adapt": adapt,
+            "precision": precision,
             "keep_partition": False,
             "host_only": backend in ("none", "host"),
             "progress": report,
