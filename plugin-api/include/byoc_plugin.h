@@ -124,9 +124,10 @@ typedef struct byoc_candidate {
                              * operators of a match in their bodies, as in byoc_region */
     const byoc_constant *const *constants; /* the constants of the graph's constant nodes, those in bodies included */
     size_t constant_count;
-    const char *attrs; /* a JSON object: "options" is a text with the user's choices as a JSON object,
-                        * {"backend_options": {"half": "true"}, "device": "1"}, and missing if there are none: see
-                        * docs/boundary.md. Later hosts may add attributes */
+    const char *attrs; /* a JSON object: {"backend_options": {"half": "true"}, "device": "1"} are the user's choices, as in
+                        * the options of `compile`, and missing if there are none: see docs/boundary.md. "options" has
+                        * the same object as a text, the only form that hosts before 0.2 have. Later hosts may add
+                        * attributes */
 } byoc_candidate;
 
 /* Codes of a refusal. The set is closed; another code counts as BYOC_UNSUPPORTED_OP. */
