@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::frontend::{self, LoadOptions, Loaded};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::Module;
+use byoc_plugin_api::ComputeFormat;
 use byoc_runtime::cancel::Cancel;
 use byoc_runtime::exec::program::Port;
 use byoc_runtime::{Failure, Session, artifact};
@@ -101,6 +102,14 @@ impl CompileOptions {
         value: impl Into<String>,
     ) -> CompileOptions {
         self.build.backend_options.push((backend.into(), option.into(), value.into()));
+        self
+    }
+
+    /// Sets the lowest precision in which backends may compute a float32 model, `F32` by default. An option of a backend
+    /// may allow that backend more.
+    #[must_use]
+    pub fn precision(mut self, format: ComputeFormat) -> CompileOptions {
+        self.build.precision = format;
         self
     }
 

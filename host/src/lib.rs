@@ -106,6 +106,7 @@ pub use byoc_ir::diag::{Code, Diagnostic};
 pub use byoc_ir::escape;
 pub use byoc_ir::ir::{Dim, TensorType};
 pub use byoc_ir::tensor::{DType, Element, Tensor, TensorView, TensorViewMut};
+pub use byoc_plugin_api::ComputeFormat;
 pub use byoc_runtime as runtime;
 pub use byoc_runtime::cancel::Cancel;
 pub use byoc_runtime::exec::program::Port;

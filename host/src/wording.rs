@@ -78,6 +78,12 @@ const ROWS: &[Row] = &[
         r#"backend="{}""#,
     ),
     row(
+        "--precision {}",
+        r#"CompileOptions::precision("{}".parse()?)"#,
+        r#"byoc_compile_options.precision = "{}""#,
+        r#"precision="{}""#,
+    ),
+    row(
         "--plugin-dir DIR",
         "SessionBuilder::plugin_dir(DIR)",
         "byoc_session_options.plugin_dirs = {DIR}",

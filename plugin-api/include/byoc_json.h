@@ -366,20 +366,91 @@ static inline int byoc_json_bool(byoc_json value, int otherwise) {
     return otherwise;
 }
 
-/* Copies a string, without its quotation marks and with its escapes unchanged, truncated to the buffer; always
- * terminated by a NUL. Returns the untruncated length, 0 if the value is not a string. */
+/* Reads the four hexadecimal digits of an escape; -1 if there are no four. */
+static inline long byoc_json_hex(const char *at, const char *end) {
+    long code = 0;
+    int i;
+    if (end - at < 4) return -1;
+    for (i = 0; i < 4; i++) {
+        char c = at[i];
+        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        if (digit < 0) return -1;
+        code = code * 16 + digit;
+    }
+    return code;
+}
+
+/* Reads one character of a string, or one escape, and moves past it. Writes its UTF-8 form, at most 4 bytes, and returns
+ * the number of bytes. Half of a surrogate pair, and an escape that JSON does not have, become U+FFFD. */
+static inline size_t byoc_json_character(const char **at, const char *end, char *out) {
+    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
+    const char *name;
+    long code = 0xfffd, low;
+    if (**at != '\\' || end - *at < 2) {
+        size_t count = 0;
+        do out[count++] = *(*at)++;
+        while (count < 4 && *at < end && ((unsigned char)**at & 0xc0) == 0x80);
+        return count;
+    }
+    *at += 2;
+    if ((*at)[-1] == 'u' && (low = byoc_json_hex(*at, end)) >= 0) {
+        *at += 4;
+        if (low < 0xd800 || low > 0xdfff) {
+            code = low;
+        } else if (low < 0xdc00 && end - *at >= 6 && (*at)[0] == '\\' && (*at)[1] == 'u') {
+            long second = byoc_json_hex(*at + 2, end);
+            if (second >= 0xdc00 && second <= 0xdfff) {
+                code = 0x10000 + ((low - 0xd800) << 10) + (second - 0xdc00);
+                *at += 6;
+            }
+        }
+    } else if ((name = strchr(names, (*at)[-1])) != NULL && *name != 0) {
+        code = values[name - names];
+    }
+    if (code < 0x80) {
+        out[0] = (char)code;
+        return 1;
+    }
+    if (code < 0x800) {
+        out[0] = (char)(0xc0 | code >> 6);
+        out[1] = (char)(0x80 | (code & 0x3f));
+        return 2;
+    }
+    if (code < 0x10000) {
+        out[0] = (char)(0xe0 | code >> 12);
+        out[1] = (char)(0x80 | (code >> 6 & 0x3f));
+        out[2] = (char)(0x80 | (code & 0x3f));
+        return 3;
+    }
+    out[0] = (char)(0xf0 | code >> 18);
+    out[1] = (char)(0x80 | (code >> 12 & 0x3f));
+    out[2] = (char)(0x80 | (code >> 6 & 0x3f));
+    out[3] = (char)(0x80 | (code & 0x3f));
+    return 4;
+}
+
+/* Copies a string, without its quotation marks and with its escapes replaced by what they stand for, truncated to the
+ * buffer between characters; always terminated by a NUL. Returns the untruncated length, 0 if the value is not a
+ * string. */
 static inline size_t byoc_json_text(byoc_json value, char *text, size_t size) {
-    const char *past;
-    size_t length = 0, copied;
-    if (value.at != NULL && value.at < value.end && *value.at == '"') {
-        past = byoc_json_past_text(value.at, value.end);
-        if (past != NULL) length = (size_t)(past - value.at) - 2;
+    const char *at = NULL, *past = NULL;
+    size_t length = 0, copied = 0;
+    int is_full = 0;
+    if (value.at != NULL && value.at < value.end && *value.at == '"') past = byoc_json_past_text(value.at, value.end);
+    if (past != NULL) {
+        at = value.at + 1;
+        while (at < past - 1) {
+            char bytes[4];
+            size_t count = byoc_json_character(&at, past - 1, bytes);
+            length += count;
+            is_full = is_full || length >= size;
+            if (!is_full) {
+                memcpy(text + copied, bytes, count);
+                copied = length;
+            }
+        }
     }
-    if (size > 0) {
-        copied = length < size - 1 ? length : size - 1;
-        if (copied > 0) memcpy(text, value.at + 1, copied);
-        text[copied] = 0;
-    }
+    if (size > 0) text[copied] = 0;
     return length;
 }
 

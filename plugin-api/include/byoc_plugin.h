@@ -124,9 +124,10 @@ typedef struct byoc_candidate {
                              * operators of a match in their bodies, as in byoc_region */
     const byoc_constant *const *constants; /* the constants of the graph's constant nodes, those in bodies included */
     size_t constant_count;
-    const char *attrs; /* a JSON object: "options" is a text with the user's choices as a JSON object,
-                        * {"backend_options": {"half": "true"}, "device": "1"}, and missing if there are none: see
-                        * docs/boundary.md. Later hosts may add attributes */
+    const char *attrs; /* a JSON object: {"backend_options": {"half": "true"}, "device": "1"} are the user's choices, as in
+                        * the options of `compile`, and missing if there are none: see docs/boundary.md. "options" has
+                        * the same object as a text, the only form that hosts before 0.2 have. Later hosts may add
+                        * attributes */
 } byoc_candidate;
 
 /* Codes of a refusal. The set is closed; another code counts as BYOC_UNSUPPORTED_OP. */
@@ -213,6 +214,21 @@ typedef struct byoc_compiled {
  * {"backend_options": {"half": "true"}, "device": "1"}. The answer has the form of `describe`; without one, the description
  * of `describe` holds. */
 #define BYOC_DESCRIBE_KEY "byoc.describe.1"
+
+/* Key of `query` for the claims on a whole module, sent before anything else to a code generator whose description has
+ * "whole_graph": true. The data is a JSON object, a NUL, and the bytes of the constants that have a "size", in order:
+ *
+ *     {"version": 1, "graphs": [{"graph": {...}, "taken": [{"node": 3, "backend": "other"}]}],
+ *      "constants": [{"dtype": "float32", "dims": [16], "size": 64, "digest": "..."}], "options": {...}}
+ *
+ * The answer names nodes of these graphs that are operators; each set becomes one region:
+ *
+ *     {"regions": [{"graph": 0, "nodes": [1, 2, 5]}],
+ *      "reasons": [{"graph": 0, "nodes": [7], "reason": "..."}], "reason": "text for all other operators"}
+ *
+ * Rules: docs/boundary.md, "The whole module before the verdicts". BYOC_UNKNOWN_KEY: the host asks about patterns and
+ * operators. */
+#define BYOC_CLAIM_KEY "byoc.claim.1"
 
 /* Code generator, for `register_codegen`. */
 typedef struct byoc_codegen {

@@ -2,6 +2,7 @@
 //! keeps unknown fields in [`Description::unknown`] and reports them, and fields that an older backend omits have
 //! defaults.
 
+use crate::precision::{ComputeFormat, PrecisionClaim};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -63,6 +64,14 @@ pub struct Description {
     /// [`DEVICES_KEY`].
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub per_device: bool,
+    /// True if the code generator sees all operators of a module before it is asked about any, and answers with the sets
+    /// that it takes as regions ([`claim::KEY`](crate::claim::KEY)). Its patterns are then matched inside of these sets.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub whole_graph: bool,
+    /// Precision of computation, by operator (`nn.conv2d`), by pattern (`conv2d_relu`), or for all others (`*`). What
+    /// has no claim is computed in the types of its operands.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub precision: BTreeMap<String, PrecisionClaim>,
     /// User options of the backend, by name. The host passes user-set values to `compile`, as `backend_options` in its
     /// options.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -73,6 +82,10 @@ pub struct Description {
     /// Parser warnings, one line each. Valid fields are used regardless.
     #[serde(skip)]
     pub problems: Vec<String>,
+    /// Parser errors, one line each: with them, the backend cannot be used, because ignoring the field would change
+    /// what the backend promises.
+    #[serde(skip)]
+    pub faults: Vec<String>,
 }
 
 impl Default for Description {
@@ -94,9 +107,12 @@ impl Default for Description {
             control_flow: false,
             loops: false,
             per_device: false,
+            whole_graph: false,
+            precision: BTreeMap::new(),
             options: BTreeMap::new(),
             unknown: Map::new(),
             problems: Vec::new(),
+            faults: Vec::new(),
         }
     }
 }
@@ -126,6 +142,9 @@ pub struct BackendOption {
     /// [`run_options`](crate::run_options::run_options).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub run: bool,
+    /// Format that a user who sets a value allows for this backend, as with `--precision`: `{"true": "bf16"}`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub precision: BTreeMap<String, ComputeFormat>,
 }
 
 /// `query` key by which the host requests the [`Description`] for the user's options and device. The request data is
@@ -242,6 +261,14 @@ impl Description {
                 "control_flow" => reader.set(&mut description.control_flow, &key, value),
                 "loops" => reader.set(&mut description.loops, &key, value),
                 "per_device" => reader.set(&mut description.per_device, &key, value),
+                "whole_graph" => reader.set(&mut description.whole_graph, &key, value),
+                "precision" => reader.fields(&key, value, |reader, name, value| {
+                    let claim = serde_json::from_value(value).map_err(|error| error.to_string());
+                    match claim.and_then(|claim: PrecisionClaim| claim.fault().map_or(Ok(claim), Err)) {
+                        Ok(claim) => drop(description.precision.insert(name["precision.".len()..].to_owned(), claim)),
+                        Err(fault) => reader.faults.push(format!("\"{name}\": {fault}")),
+                    }
+                }),
                 "options" => reader.fields(&key, value, |reader, name, value| {
                     let option = reader.option(name, value);
                     description.options.insert(name["options.".len()..].to_owned(), option);
@@ -256,7 +283,7 @@ impl Description {
             let version = description.version;
             reader.problems.push(format!("expected version {DESCRIPTION_VERSION} or older, found {version}"));
         }
-        description.problems = reader.problems;
+        (description.problems, description.faults) = (reader.problems, reader.faults);
         Ok(description)
     }
 
@@ -275,6 +302,7 @@ impl Description {
 #[derive(Default)]
 struct FieldReader {
     problems: Vec<String>,
+    faults: Vec<String>,
 }
 
 impl FieldReader {
@@ -322,6 +350,7 @@ impl FieldReader {
             "values" => reader.list(&mut option.values, name, value),
             "load" => reader.set(&mut option.load, name, value),
             "run" => reader.set(&mut option.run, name, value),
+            "precision" => reader.set(&mut option.precision, name, value),
             _ => reader.unknown(name),
         });
         option
@@ -356,7 +385,13 @@ mod tests {
             per_device: true,
             options: [(
                 "half".to_owned(),
-                BackendOption { about: "faster".into(), values: vec!["false".into()], load: true, run: true },
+                BackendOption {
+                    about: "faster".into(),
+                    values: vec!["false".into(), "true".into()],
+                    load: true,
+                    run: true,
+                    precision: [("true".to_owned(), ComputeFormat::Bf16)].into(),
+                },
             )]
             .into(),
             ..Description::default()
@@ -395,6 +430,25 @@ mod tests {
             "expected version 1 or older, found 7",
         ];
         assert_eq!(description.problems, expected);
+    }
+
+    /// Invalid claims of precision are errors: without them, the backend would claim more.
+    #[test]
+    fn invalid_claims_of_precision_are_faults() {
+        let text = r#"{"precision": {"nn.relu": {"computes": "bf16", "ulps": 1}, "add": {"relative": -1},
+                       "*": {"computes": "f16"}, "abs": null}}"#;
+        let description = Description::from_json(text).unwrap();
+        assert_eq!(description.precision.keys().collect::<Vec<_>>(), ["nn.relu"]);
+        let expected = [
+            "\"precision.add\": \"relative\": expected a finite number >= 0, found -1",
+            "\"precision.*\": expected \"ulps\", \"relative\" or \"absolute\", found none",
+            "\"precision.abs\": invalid type: null, expected struct PrecisionClaim",
+        ];
+        assert_eq!(description.faults, expected);
+        // Text has no NaN: it is written as null.
+        let claim = PrecisionClaim { ulps: Some(f64::NAN), ..PrecisionClaim::default() };
+        let description = Description { precision: [("*".to_owned(), claim)].into(), ..Description::default() };
+        assert_eq!(Description::from_json(&description.to_json()).unwrap().faults.len(), 1);
     }
 
     #[test]

@@ -79,6 +79,8 @@
 //! | `tensor`, `dtype`, `constant` | DLPack descriptors and views, element types, constant handles |
 //! | `signature` | comparison of a region's compile-time and run-time tensor types |
 //! | `describe` | description of a backend, as versioned JSON |
+//! | [`claim`] | sets of operators of a whole module, as regions |
+//! | `precision` | formats in which operators are computed, and their errors |
 //! | [`program`] | regions as C, for exported programs |
 //! | `estimate` | cost estimate of a candidate |
 //! | [`mod@run_options`] | run options |
@@ -104,6 +106,7 @@ pub struct Guide;
 #[doc(hidden)]
 pub mod abi;
 mod backend;
+pub mod claim;
 mod constant;
 mod describe;
 pub mod device;
@@ -124,6 +127,7 @@ pub mod link;
 mod log_forwarding;
 #[doc(hidden)]
 pub mod plugin;
+mod precision;
 pub mod program;
 pub mod run_options;
 mod services;
@@ -141,6 +145,7 @@ pub use executable::*;
 pub use graph::*;
 pub use graph_json::GRAPH_VERSION;
 pub use plugin::{API_VERSION, CODEGEN_PREFIX, Context, LOADER_PREFIX, Registry};
+pub use precision::{ComputeFormat, PrecisionClaim};
 pub use run_options::run_options;
 pub use services::{HostServices, Services, Span};
 pub use signature::Signature;

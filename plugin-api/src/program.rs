@@ -43,7 +43,7 @@ pub struct Request {
 }
 
 /// Constant data at an aligned address.
-struct HeldBytes {
+pub(crate) struct HeldBytes {
     memory: Vec<u8>,
     start: usize,
     size: usize,
@@ -51,7 +51,7 @@ struct HeldBytes {
 }
 
 impl HeldBytes {
-    fn new(bytes: &[u8], digest: &str) -> HeldBytes {
+    pub(crate) fn new(bytes: &[u8], digest: &str) -> HeldBytes {
         let mut memory = vec![0; bytes.len() + ALIGN];
         let start = memory.as_ptr().align_offset(ALIGN).min(ALIGN);
         memory[start..start + bytes.len()].copy_from_slice(bytes);
@@ -72,13 +72,7 @@ impl ConstantSource for HeldBytes {
 impl Request {
     /// Serializes the request for a region as query data.
     pub fn write(graph: &Graph, constants: &[Constant], options: &Value) -> Vec<u8> {
-        let rows: Vec<Value> = constants
-            .iter()
-            .map(|constant| {
-                json!({"dtype": constant.dtype().to_string(), "dims": constant.shape(), "size": constant.bytes().len(),
-                       "digest": constant.digest()})
-            })
-            .collect();
+        let rows: Vec<Value> = constants.iter().map(constant_row).collect();
         let graph_value: Value = serde_json::from_str(&graph.to_json()).unwrap_or(Value::Null);
         let text = json!({"version": VERSION, "language": "c99", "symbol": graph.symbol.as_str(), "graph": graph_value,
                           "constants": rows, "options": options});
@@ -113,8 +107,14 @@ impl Request {
     }
 }
 
+/// Returns the JSON form of a constant whose bytes follow the text.
+pub(crate) fn constant_row(constant: &Constant) -> Value {
+    json!({"dtype": constant.dtype().to_string(), "dims": constant.shape(), "size": constant.bytes().len(),
+           "digest": constant.digest()})
+}
+
 /// Parses the constant that `row` describes, and removes its bytes from the front of `rest`.
-fn constant(row: &Value, rest: &mut &[u8]) -> Result<Constant> {
+pub(crate) fn constant(row: &Value, rest: &mut &[u8]) -> Result<Constant> {
     let dtype = row["dtype"]
         .as_str()
         .and_then(DType::parse)

@@ -160,6 +160,11 @@ impl Bodies {
         Bodies { scopes: Scopes::of_module(module) }
     }
 
+    /// Returns the body of an expression; `None` for an expression that is not live.
+    pub fn scope(&self, id: ExprId) -> Option<ScopeId> {
+        self.scopes.scope_of[id]
+    }
+
     /// Returns true if two expressions are evaluated in the same body.
     pub fn are_in_same_body(&self, a: ExprId, b: ExprId) -> bool {
         self.scopes.scope_of[a] == self.scopes.scope_of[b]

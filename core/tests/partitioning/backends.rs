@@ -10,7 +10,7 @@ use byoc_test_support::random::Random;
 
 /// Returns the assignment of each operator: `nn.relu a0` for backend a and region 0, `add host a:NoPatternMatch` for
 /// the host, with the reasons.
-fn places(module: &Module, report: &Report) -> Vec<String> {
+pub(super) fn places(module: &Module, report: &Report) -> Vec<String> {
     let rows = report.operators.iter().map(|row| {
         let name = op::get(module.expr(row.expr).as_op_call().unwrap().0).name;
         match row.region {
@@ -24,19 +24,19 @@ fn places(module: &Module, report: &Report) -> Vec<String> {
     rows.collect()
 }
 
-struct TestBackend<'a> {
+pub(super) struct TestBackend<'a> {
     name: &'a str,
     table: Vec<Entry>,
     operators: Vec<String>,
-    judge: Box<dyn Judge>,
+    pub(super) judge: Box<dyn Judge>,
 }
 
-fn test_backend<'a>(name: &'a str, patterns: &str, operators: &[&str]) -> TestBackend<'a> {
+pub(super) fn test_backend<'a>(name: &'a str, patterns: &str, operators: &[&str]) -> TestBackend<'a> {
     let operators = operators.iter().map(|&name| name.to_owned()).collect();
     TestBackend { name, table: table(patterns), operators, judge: Box::new(AcceptAll) }
 }
 
-fn partition(source: &str, test_backends: &mut [TestBackend<'_>]) -> (Module, Module, Report) {
+pub(super) fn partition(source: &str, test_backends: &mut [TestBackend<'_>]) -> (Module, Module, Report) {
     let before = module(source);
     let mut backends: Vec<Backend<'_>> = test_backends
         .iter_mut()

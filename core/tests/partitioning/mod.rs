@@ -5,6 +5,7 @@
 
 mod annotate_target;
 mod backends;
+mod claims;
 mod control;
 mod laws;
 mod matching;

@@ -114,6 +114,7 @@ typedef struct byoc_compile_options {
     const byoc_input_shape *input_shapes;
     size_t input_shape_count;
     int no_adapt; /* nonzero: input shapes that come twice in a row get no program of their own */
+    const char *precision; /* lowest precision that a float32 model allows: "f32" (NULL), "tf32", "bf16", "f16" */
 } byoc_compile_options;
 
 /* Compiles and loads a model: .onnx, .relay, or a directory in ONNX test-data layout. `options` may be NULL. */

@@ -97,6 +97,7 @@ pub struct Options {
     input_shapes: *const InputShape,
     input_shape_count: usize,
     no_adapt: c_int,
+    precision: *const c_char,
 }
 
 /// Shape of a named input.
@@ -160,6 +161,11 @@ unsafe fn compile_options(options: *const Options) -> Result<(CompileOptions, bo
                 })?);
             }
             options = options.input_shape(name, shape);
+        }
+        if !c_options.precision.is_null() {
+            let format = text(c_options.precision, "precision")?.parse();
+            let format = format.map_err(|reason: String| Error::argument(format!("precision: {reason}")))?;
+            options = options.precision(format);
         }
         if let Some(progress) = c_options.progress {
             let context = Context(c_options.progress_context);

@@ -61,6 +61,9 @@ static void models(const byoc_session *session, const char *path) {
     dim.size = 1;
     expect("unknown backend", BYOC_ERROR_BACKEND, byoc_model_compile(session, path, &options, &model));
     options.backend_count = 0;
+    options.precision = "half";
+    expect("unknown precision", BYOC_ERROR_ARGUMENT, byoc_model_compile(session, path, &options, &model));
+    options.precision = "bf16";
     dim.size = -2;
     expect("negative dimension", BYOC_ERROR_ARGUMENT, byoc_model_compile(session, path, &options, &model));
     dim.name = "batsh";

@@ -2,6 +2,7 @@
 
 use super::architectures::ARCHITECTURES;
 use super::wrap::wrap;
+use byoc::ComputeFormat;
 use byoc::OnFailure;
 use byoc::runtime::limits::parse_size;
 use byoc_core::pass::manager::PASSES;
@@ -9,6 +10,7 @@ use byoc_quantize::method::Method;
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Compiles and runs neural-network models on backends loaded at run time.
@@ -100,6 +102,10 @@ pub struct BuildArgs {
     /// with their values. For an artifact, a load-time or run-time option (may be repeated).
     #[arg(long = "backend-option", value_name = "NAME.OPTION=VALUE", value_parser = parse_backend_option)]
     pub backend_options: Vec<(String, String, String)>,
+    /// Lowest precision of computation that a float32 model allows: f32, tf32, bf16 or f16. bf16 and f16 allow tf32 too.
+    /// An option of a backend may allow that backend more.
+    #[arg(long, value_name = "FORMAT", default_value = "f32", value_parser = ComputeFormat::from_str)]
+    pub precision: ComputeFormat,
     /// Device of a backend, such as mychip=1; "byoc plugins show mychip" lists its devices (may be repeated).
     #[arg(long = "device", value_name = "NAME=ID", value_parser = parse_device)]
     pub devices: Vec<(String, String)>,

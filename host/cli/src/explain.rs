@@ -179,11 +179,17 @@ fn print_regions(explanation: &Explanation, is_full: bool) {
     }
     let mut header = vec!["region", "backend", "operators", "flops"];
     let has_estimates = explanation.regions.iter().any(|region| region.estimate.is_some());
+    let has_claims = explanation.regions.iter().any(|region| !region.precision.is_empty());
+    header.extend(has_claims.then_some("precision"));
     header.extend(has_estimates.then_some("estimate"));
     header.extend(["inputs", "outputs"].into_iter().filter(|_| is_full));
     let rows = explanation.regions.iter().map(|region| {
         let (operators, flops) = (region.nodes.len().to_string(), count(region.flops));
         let mut row = vec![region.symbol.clone(), region.backend.clone(), operators, flops];
+        row.extend(has_claims.then(|| match &region.precision[..] {
+            [] => "-".to_owned(),
+            claims => claims.join("; "),
+        }));
         row.extend(has_estimates.then(|| region.estimate.as_ref().map_or_else(|| "-".to_owned(), estimate_text)));
         let types = [region.inputs.join(", "), region.outputs.join(", ")];
         row.extend(types.into_iter().filter(|_| is_full));

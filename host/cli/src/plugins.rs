@@ -62,6 +62,9 @@ fn show(name: &str, plugins: &PluginDirArgs, diagnostics: &DiagnosticArgs) -> Re
     for (operator, layouts) in &backend.description.layouts {
         println!("layouts of {operator}: {}", layouts.join(", "));
     }
+    for (key, claim) in &backend.description.precision {
+        println!("precision of {key}: {}", claim.summary());
+    }
     for note in declarations(&backend.description) {
         println!("{note}");
     }
@@ -92,12 +95,13 @@ fn show(name: &str, plugins: &PluginDirArgs, diagnostics: &DiagnosticArgs) -> Re
 
 /// Returns notes on what a description declares besides patterns and operators.
 fn declarations(description: &Description) -> impl Iterator<Item = &'static str> {
-    let Description { dynamic_dims, device_memory, control_flow, per_device, .. } = description;
+    let Description { dynamic_dims, device_memory, control_flow, per_device, whole_graph, .. } = description;
     let notes = [
         dynamic_dims.then_some("dynamic_dims: dimensions may be unknown until run time"),
         device_memory.then_some("device_memory: tensors may be in device memory"),
         control_flow.then_some("control_flow: regions may contain branches"),
         per_device.then_some("per_device: each device is a separate backend"),
+        whole_graph.then_some("whole_graph: the backend sees the whole module and names its regions"),
     ];
     notes.into_iter().flatten()
 }

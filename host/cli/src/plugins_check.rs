@@ -36,7 +36,9 @@ pub fn run(args: &PluginsCheckArgs) -> Result<ExitCode, Failure> {
         print_file(plugin_file, file_facts.as_ref());
         backend_checks.iter().for_each(print_backend);
         problems.iter().for_each(render::print_diagnostic);
-        if problems.is_empty() {
+        if problems.is_empty() && backend_checks.is_empty() {
+            println!("no code generator: the library registers none, so --backend has nothing to select in it");
+        } else if problems.is_empty() {
             println!(
                 "no problems found; run \"byoc plugins test {}\" to test the claims of the plugin",
                 plugin_file.path.display()

@@ -80,6 +80,7 @@ impl<'a> Request<'a> {
         let options = BuildOptions {
             backends: backends.into_iter().map(str::to_owned).collect(),
             backend_options: args.backend_options.clone(),
+            precision: args.precision,
             cache_dir: cache_dir.filter(|_| !args.no_cache),
             host_only,
             on_failure: args.on_failure,

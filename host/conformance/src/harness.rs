@@ -1,12 +1,14 @@
 //! Calls to the entries of a backend, each with a check of its result.
 
 use super::case::{Case, OptionScope, Setting, Subject};
+use super::claimed::ClaimedErrors;
 use super::execute::{self, FillPattern, check_outputs};
 use super::fault::{CaseResult, Fault, Kind};
 use super::linked::{self, LinkedRegion};
 use super::reference::{self, Exclusions};
 use super::test_region::TestRegion;
-use byoc::driver::backend::{Backend, PluginJudge};
+use byoc::driver::backend::Backend;
+use byoc::driver::judge::PluginJudge;
 use byoc::runtime::choices::base_name;
 use byoc::runtime::plugin;
 use byoc_core::pass::{Backend as Target, Composite, Refusal, RefusalCode, RegionReport, Report, partition_for};
@@ -76,13 +78,14 @@ impl Harness<'_, '_> {
         if !report.regions.iter().any(|region| is_taken(&case.module, region, &case.subject)) {
             return Err(CaseResult::Refused(reason(&report)));
         }
-        let values = reference::evaluate(&case.module, &case.inputs).map_err(CaseResult::Invalid)?;
+        let claimed = ClaimedErrors::of(description, &case.module, &report.regions);
+        let values = reference::evaluate(&case.module, &case.inputs, &claimed).map_err(CaseResult::Invalid)?;
         let exclusions = Exclusions::of(description);
         if let Some(reason) = exclusions.reason(&values) {
             return Err(CaseResult::Invalid(reason.into()));
         }
-        let test_regions: Result<Vec<TestRegion>, String> =
-            report.regions.iter().map(|region| TestRegion::of(&module, region, &values, exclusions)).collect();
+        let test_region = |region| TestRegion::of(&module, region, &values, exclusions, claimed.clone());
+        let test_regions: Result<Vec<TestRegion>, String> = report.regions.iter().map(test_region).collect();
         test_regions.map_err(CaseResult::Invalid)
     }
 

@@ -13,6 +13,7 @@
 pub mod budget;
 pub mod call_counter;
 pub mod case;
+mod claimed;
 mod claims;
 mod device;
 mod driver;

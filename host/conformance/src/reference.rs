@@ -6,13 +6,14 @@
 //! limits of their bounds, in ten ways, and the bound is twice the largest change of the result.
 
 use super::budget::{error_model, gamma, largest_finite, roundoff, term_count, ulp};
+use super::claimed::{ClaimedErrors, operand_error, operator_bound};
 use byoc::io::random::Random;
 use byoc_ir::ir::{Attrs, Module, OpId};
 use byoc_ir::op::facts::ErrorModel;
 use byoc_ir::op::interpret::{self, Domain, interpret};
 use byoc_ir::op::{self, Params, Value};
 use byoc_ir::tensor::{DType, Tensor, TensorView};
-use byoc_plugin_api::Description;
+use byoc_plugin_api::{ComputeFormat, Description, PrecisionClaim};
 use std::sync::Arc;
 
 /// Maximum size of a value in bytes.
@@ -36,26 +37,28 @@ impl BoundedTensor {
 /// All values of a module, keyed by expression, with tuples flattened.
 pub type Values = interpret::Values<BoundedTensor>;
 
-/// Computes every value of `@main`.
+/// Computes every value of `@main`. The bounds include the errors that a backend claims.
 ///
 /// # Errors
 /// If there is no `@main`, the number of inputs is wrong, the reference rejects a value (for example, an out-of-bounds
 /// index), or an expression is neither data flow nor an `if` nor a while loop.
-pub fn evaluate(module: &Module, inputs: &[Tensor]) -> Result<Values, String> {
+pub fn evaluate(module: &Module, inputs: &[Tensor], claimed: &ClaimedErrors) -> Result<Values, String> {
     let main = module.main().ok_or("the module has no @main")?;
     if main.params.len() != inputs.len() {
         return Err(format!("number of inputs: expected {}, found {}", main.params.len(), inputs.len()));
     }
     let inputs = inputs.iter().map(|input| vec![BoundedTensor::exact(input.clone())]);
     let mut values: Values = main.params.iter().copied().zip(inputs).collect();
-    interpret(module, main.body, &Bounded, &mut values)?;
+    interpret(module, main.body, &Bounded { claimed }, &mut values)?;
     Ok(values)
 }
 
 /// Domain of tensors with error bounds.
-struct Bounded;
+struct Bounded<'c> {
+    claimed: &'c ClaimedErrors,
+}
 
-impl Domain for Bounded {
+impl Domain for Bounded<'_> {
     type Value = BoundedTensor;
 
     fn constant(&self, tensor: &Arc<Tensor>) -> BoundedTensor {
@@ -67,7 +70,7 @@ impl Domain for Bounded {
     }
 
     fn call(&self, operator: OpId, attrs: &Attrs, args: &Arguments) -> Result<Vec<BoundedTensor>, String> {
-        call_with_bounds(operator, attrs, args)
+        call_with_bounds(operator, attrs, args, self.claimed.of_operator(operator))
     }
 }
 
@@ -113,7 +116,12 @@ fn least_normal(dtype: DType) -> f64 {
 
 type Arguments = [(bool, Vec<BoundedTensor>)];
 
-fn call_with_bounds(operator: OpId, attrs: &Attrs, args: &Arguments) -> Result<Vec<BoundedTensor>, String> {
+fn call_with_bounds(
+    operator: OpId,
+    attrs: &Attrs,
+    args: &Arguments,
+    claim: Option<&PrecisionClaim>,
+) -> Result<Vec<BoundedTensor>, String> {
     let results = apply(operator, attrs, args, |_, tensor| tensor.value.clone())?;
     let def = op::get(operator);
     let params = Params::new(def, attrs);
@@ -125,15 +133,22 @@ fn call_with_bounds(operator: OpId, attrs: &Attrs, args: &Arguments) -> Result<V
     let mut errors: Vec<Vec<f64>> = Vec::with_capacity(results.len());
     for result in &results {
         let n = term_count(def, &params, &shapes, result.shape());
-        errors.push(operator_error(operator, &float64_attrs, args, rule, n, result, errors.len()));
+        let mut error = operator_error(operator, &float64_attrs, args, rule, n, result, errors.len());
+        if let Some(claim) = claim.filter(|_| result.dtype().is_float()) {
+            let magnitudes = magnitudes(operator, &float64_attrs, args, rule, result, errors.len());
+            error.resize(result.len(), 0.0);
+            error.iter_mut().zip(magnitudes).for_each(|(error, magnitude)| *error += operator_bound(claim, magnitude));
+        }
+        errors.push(error);
     }
     let is_stable =
         matches!(rule, ErrorModel::Stable(_) | ErrorModel::Moments(..) | ErrorModel::Logarithm(_)) && has_floats;
-    if is_inexact || is_stable {
+    let rounded = claim.filter(|claim| has_floats && claim.ulps.is_some()).map(|claim| claim.computes);
+    if is_inexact || is_stable || rounded.is_some() {
         let n = results.first().map_or(0, |r| term_count(def, &params, &shapes, r.shape()));
         let backward_terms = if is_stable { n + 8 } else { 0 };
         for (error, changes) in
-            errors.iter_mut().zip(perturbation_changes(operator, &float64_attrs, args, backward_terms))
+            errors.iter_mut().zip(perturbation_changes(operator, &float64_attrs, args, backward_terms, rounded))
         {
             if error.is_empty() {
                 *error = changes;
@@ -215,16 +230,13 @@ fn operator_error(
             values.iter().map(|&v| gamma(n + 8, dtype) * (1.0 + v.abs()) + rounding(v)).collect()
         }
         ErrorModel::Sum(_) => {
-            let magnitudes = apply(operator, wide_attrs, args, |_, b| map_binary64(&b.value, |_, v| v.abs()));
-            let magnitudes = magnitudes.ok().and_then(|results| Some(results.get(index)?.view().to_f64s()));
+            let magnitudes = magnitudes(operator, wide_attrs, args, rule, result, index);
             let bound = gamma(n + 2, dtype);
             let underflow = n as f64 * ulp(0.0, working_dtype);
             values
                 .iter()
-                .enumerate()
-                .map(|(i, &v)| {
-                    let sum = magnitudes.as_ref().map_or(v.abs(), |m| m[i]);
-                    let sum = if sum.is_finite() { sum } else { 0.0 };
+                .zip(magnitudes)
+                .map(|(&v, sum)| {
                     if sum > largest_finite(working_dtype) {
                         // Partial sums overflow in some orders of summation.
                         return f64::INFINITY;
@@ -248,9 +260,34 @@ fn operator_error(
     }
 }
 
+/// Returns the magnitude of each element of `result`: for a sum, the sum of the magnitudes of its terms. It is 0 where it
+/// is not finite.
+fn magnitudes(
+    operator: OpId,
+    wide_attrs: &Attrs,
+    args: &Arguments,
+    rule: ErrorModel,
+    result: &Tensor,
+    index: usize,
+) -> Vec<f64> {
+    let sums = match rule {
+        ErrorModel::Sum(_) => apply(operator, wide_attrs, args, |_, b| map_binary64(&b.value, |_, v| v.abs())).ok(),
+        _ => None,
+    };
+    let sums = sums.and_then(|results| Some(results.get(index)?.view().to_f64s()));
+    let magnitudes = sums.unwrap_or_else(|| result.view().to_f64s().into_iter().map(f64::abs).collect());
+    magnitudes.into_iter().map(|sum| if sum.is_finite() { sum } else { 0.0 }).collect()
+}
+
 /// Returns, for each result element, twice its largest change when the operands are perturbed by their error bounds
-/// plus a relative error of `gamma(backward_terms)`.
-fn perturbation_changes(operator: OpId, attrs: &Attrs, args: &Arguments, backward_terms: usize) -> Vec<Vec<f64>> {
+/// plus a relative error of `gamma(backward_terms)` plus the error of rounding to the format `rounded`.
+fn perturbation_changes(
+    operator: OpId,
+    attrs: &Attrs,
+    args: &Arguments,
+    backward_terms: usize,
+    rounded: Option<ComputeFormat>,
+) -> Vec<Vec<f64>> {
     const PERTURBATIONS: u64 = 10;
     let Ok(baseline) = apply(operator, attrs, args, |_, b| map_binary64(&b.value, |_, v| v)) else { return Vec::new() };
     let baseline: Vec<Vec<f64>> = baseline.iter().map(|t| t.view().to_f64s()).collect();
@@ -271,7 +308,8 @@ fn perturbation_changes(operator: OpId, attrs: &Attrs, args: &Arguments, backwar
             let relative_error = gamma(backward_terms, b.value.dtype());
             map_binary64(&b.value, |i, v| {
                 let error = b.error.get(i).copied().unwrap_or(0.0);
-                let step = error + relative_error * v.abs();
+                let rounding = rounded.map_or(0.0, |format| operand_error(format, b.value.dtype(), v));
+                let step = error + relative_error * v.abs() + rounding;
                 match v.is_finite() {
                     // An operand with an infinite error bound makes every dependent result unbounded, even if its own
                     // value is infinite.
@@ -389,7 +427,7 @@ mod tests {
         let transposed = op(&mut builder, "transpose", &[roots]);
         builder.define("main", &[x], transposed).unwrap();
         let input = Tensor::from_slice(&[1, 2], &[1.0f32 + f32::EPSILON, 1.0]);
-        let values = evaluate(&builder.module, &[input]).unwrap();
+        let values = evaluate(&builder.module, &[input], &ClaimedErrors::default()).unwrap();
         for value in [roots, transposed] {
             let error = &values[&value][0].error;
             assert_eq!((error[0], error[1] < 1e-5), (f64::INFINITY, true), "error bounds: {error:?}");
@@ -406,7 +444,8 @@ mod tests {
         let norm = builder.op("nn.layer_norm", &[x, parameters[0], parameters[1]], Attrs::default()).unwrap();
         builder.define("main", &[x], norm).unwrap();
         let pair = [1.4876088f32, 1.4522636];
-        let values = evaluate(&builder.module, &[Tensor::from_slice(&[1, 2], &pair)]).unwrap();
+        let values =
+            evaluate(&builder.module, &[Tensor::from_slice(&[1, 2], &pair)], &ClaimedErrors::default()).unwrap();
         let mean = (pair[0] + pair[1]) / 2.0;
         let variance = ((pair[0] - mean).powi(2) + (pair[1] - mean).powi(2)) / 2.0;
         let scale = 1.0 / (variance + 1e-5).sqrt();
@@ -436,7 +475,7 @@ mod tests {
         let sum = builder.op("sum", &[x], Attrs::new([("axis", axes)])).unwrap();
         builder.define("main", &[x], sum).unwrap();
         let input = Tensor::from_slice(&[2, 3], &[-2e38f32, -2e38, 3e38, -1e38, -1e38, 1e38]);
-        let error = &evaluate(&builder.module, &[input]).unwrap()[&sum][0].error;
+        let error = &evaluate(&builder.module, &[input], &ClaimedErrors::default()).unwrap()[&sum][0].error;
         assert_eq!((error[0], error[1] < 1e33), (f64::INFINITY, true), "error bounds: {error:?}");
     }
 }

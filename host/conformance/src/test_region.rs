@@ -1,5 +1,6 @@
 //! Region of a case as a backend receives it, with the expected results.
 
+use super::claimed::ClaimedErrors;
 use super::reference::{self, BoundedTensor, Exclusions, Values};
 use byoc::runtime::plugin::from_graph::module_of;
 use byoc::runtime::plugin::to_graph::{ConstantTable, function_graph};
@@ -23,6 +24,8 @@ pub struct TestRegion {
     pub expected: Vec<BoundedTensor>,
     /// Values for which the backend makes no guarantee.
     exclusions: Exclusions,
+    /// Errors that the backend claims.
+    claimed: ClaimedErrors,
     sources: Vec<ExprId>,
     results: Vec<ExprId>,
 }
@@ -38,6 +41,7 @@ impl TestRegion {
         region: &RegionReport,
         values: &Values,
         exclusions: Exclusions,
+        claimed: ClaimedErrors,
     ) -> Result<TestRegion, String> {
         let function = module.function(&region.symbol).ok_or("expected a function for the region, found none")?;
         let mut constants = ConstantTable::default();
@@ -49,6 +53,7 @@ impl TestRegion {
             inputs: Vec::new(),
             expected: Vec::new(),
             exclusions,
+            claimed,
             sources: region.inputs.to_vec(),
             results: region.outputs.to_vec(),
         };
@@ -105,8 +110,9 @@ impl TestRegion {
         }
         let (inputs, expected) = self.with_inputs(inputs).ok()?;
         let (graph, constants, tensors) = (self.graph.clone(), self.constants.clone(), self.tensors.clone());
-        let (exclusions, sources, results) = (self.exclusions, Vec::new(), Vec::new());
-        Some(TestRegion { graph, constants, tensors, inputs, expected, exclusions, sources, results })
+        let (exclusions, claimed) = (self.exclusions, self.claimed.clone());
+        let (sources, results) = (Vec::new(), Vec::new());
+        Some(TestRegion { graph, constants, tensors, inputs, expected, exclusions, claimed, sources, results })
     }
 
     /// Evaluates the region on `inputs`, and returns the inputs with the reference results.
@@ -118,7 +124,7 @@ impl TestRegion {
         let module = module_of(&self.graph, &self.constants).map_err(|d| d.to_string())?;
         let main = module.main().ok_or("expected a graph with outputs, found none")?;
         let body = main.body;
-        let mut values = reference::evaluate(&module, &inputs)?;
+        let mut values = reference::evaluate(&module, &inputs, &self.claimed)?;
         if let Some(reason) = self.exclusions.reason(&values) {
             return Err(reason.into());
         }

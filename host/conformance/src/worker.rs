@@ -198,7 +198,7 @@ impl Worker {
             backend.choose(option, value).map_err(|diagnostic| Failure::from(*diagnostic))?;
         }
         let devices = setting.device.iter().map(|device| (backend.name.clone(), device.clone())).collect();
-        backend.configured(&Choices { devices, ..Choices::default() })
+        Ok(backend.configured(&Choices { devices, ..Choices::default() })?.allowing_all())
     }
 
     fn with_harness<R>(

@@ -96,6 +96,8 @@ struct Choices {
     input_shapes: Vec<(String, Vec<usize>)>,
     /// True to compile programs for shapes that come again.
     adapt: bool,
+    /// Lowest precision of computation that a float32 model allows.
+    precision: String,
     /// True if backends receive only the regions of the module.
     keep_partition: bool,
     /// True if the regions of the module run on the host as well.
@@ -107,8 +109,11 @@ struct Choices {
 }
 
 impl Choices {
-    fn options(self, cancel: &Cancel) -> CompileOptions {
+    fn options(self, cancel: &Cancel) -> PyResult<CompileOptions> {
         let mut options = CompileOptions::new().open_unbound_dims().cancel(cancel.clone());
+        let precision = self.precision.parse();
+        options = options
+            .precision(precision.map_err(|reason: String| PyValueError::new_err(format!("precision: {reason}")))?);
         if self.keep_partition {
             options = options.keep_partition();
         }
@@ -138,7 +143,7 @@ impl Choices {
                 callback::call(|py| progress.call1(py, (stage.to_string(),)).map(drop));
             });
         }
-        options
+        Ok(options)
     }
 }
 
@@ -159,7 +164,7 @@ impl Model {
         let engine = session.session.clone();
         let cancel = engine.cancel.part(None);
         let adapt = choices.as_ref().is_some_and(|choices| choices.adapt);
-        let options = choices.map(|choices| choices.options(&cancel));
+        let options = choices.map(|choices| choices.options(&cancel)).transpose()?;
         let compile_result = interruptible(py, &cancel, || {
             let _scope = cancel.enter();
             error::catch_panics(|| {

@@ -683,6 +683,15 @@ def test_exit_while_runs_are_in_progress(tmp_path: Path, backend: str, how: str)
         assert done.returncode == 7, done.stderr
 
 
+def test_precision_is_the_name_of_a_format(digits: Case) -> None:
+    image = digits.feeds["image"]
+    expected = byoc.compile(digits.path)(image)
+    for precision in ("f32", "tf32", "bf16", "f16"):
+        assert close(byoc.compile(digits.path, precision=precision)(image), expected)
+    with pytest.raises(ValueError, match='precision: expected one of f32, tf32, bf16, f16, found "half"'):
+        byoc.compile(digits.path, precision="half")
+
+
 def test_shapes_that_come_again_get_a_program(digits: Case) -> None:
     images = digits.feeds["image"]
     general = byoc.compile(digits.path, adapt=False)

@@ -4,12 +4,13 @@ use crate::error::{Result, ServeError, Status};
 use crate::load::{Defaults, Engine};
 use crate::log::LogFormat;
 use byoc::runtime::limits::parse_size;
-use byoc::{CompileOptions, Session};
+use byoc::{CompileOptions, ComputeFormat, Session};
 use byoc_ir::diag::codes::serving::SERVE_OPTIONS;
 use clap::Parser;
 use clap::builder::TypedValueParser;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 const AFTER_HELP: &str = "\
@@ -81,6 +82,9 @@ pub struct Options {
     /// Backend option, such as mychip.half=true (may be repeated).
     #[arg(long, value_name = "NAME.OPTION=VALUE", value_parser = triple, help_heading = "Models")]
     pub backend_option: Vec<(String, String, String)>,
+    /// Lowest precision of computation that a float32 model allows: f32, tf32, bf16 or f16.
+    #[arg(long, value_name = "FORMAT", default_value = "f32", value_parser = ComputeFormat::from_str, help_heading = "Models")]
+    pub precision: ComputeFormat,
     /// Backend device, such as mychip=1 (may be repeated).
     #[arg(long, value_name = "NAME=ID", value_parser = pair, help_heading = "Models")]
     pub device: Vec<(String, String)>,
@@ -280,7 +284,7 @@ impl Options {
             builder = builder.device(backend, id);
         }
         let session = builder.build().map_err(|failure| ServeError::from(byoc::Error::from(failure)))?;
-        let mut options = CompileOptions::new().open_unbound_dims();
+        let mut options = CompileOptions::new().open_unbound_dims().precision(self.precision);
         if is_host_only {
             options = options.host_only();
         }
@@ -324,7 +328,7 @@ mod tests {
     #[test]
     fn file_has_the_names_of_the_flags() {
         let text = "# comment\nmodel = a.onnx\nmodel = n=b.byoc\nhttp = \"0.0.0.0:9000\"\nallow-control = true\n\
-                    allow-shared-memory = false\ntimeout = 2.5\ndim = n=3\n";
+                    allow-shared-memory = false\ntimeout = 2.5\ndim = n=3\nprecision = bf16\n";
         let options = options_with_file(text, &["--timeout", "4", "c.onnx"]).unwrap();
         assert_eq!(options.models, ["a.onnx", "n=b.byoc", "c.onnx"]);
         assert_eq!(
@@ -332,7 +336,9 @@ mod tests {
             ("0.0.0.0:9000", true, false)
         );
         assert_eq!((options.timeout, options.dim), (Duration::from_secs(4), vec![("n".to_owned(), Sizes(vec![3]))]));
+        assert_eq!(options.precision, ComputeFormat::Bf16);
         for (text, expected) in [
+            ("precision = half", "expected one of f32, tf32, bf16, f16, found \"half\""),
             ("x", "line 1: expected name = value, found \"x\""),
             ("\nconfig = a", "line 2: expected an option other than config"),
             ("allow-control = 1", "expected true or false, found 1"),

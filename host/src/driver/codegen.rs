@@ -1,6 +1,7 @@
 //! Code generation for regions: `relay.ext.<name>` compiles each function with `Compiler="<name>"`.
 
-use super::backend::{Backend, refusal_of};
+use super::backend::Backend;
+use super::judge::refusal_of;
 use byoc_core::analysis::VerifiedModule;
 use byoc_core::pass::{Refusal, RefusalCode};
 use byoc_ir::diag::{Diagnostic, codes};

@@ -16,6 +16,7 @@
 
 use super::explanation::{Explanation, NodeRow, Placement, PlacementKind};
 use byoc_ir::diag::{Diagnostic, codes, nearest, plural};
+use byoc_plugin_api::ComputeFormat;
 use byoc_runtime::exec::program::{Instr, Program};
 use serde::Deserialize;
 use std::ops::Range;
@@ -177,9 +178,8 @@ impl Rule {
             let backend = self.must.as_deref().unwrap_or_default();
             return Err(format!("must and must_not: expected different backends, found {backend} twice"));
         }
-        const PRECISIONS: [&str; 4] = ["f32", "tf32", "bf16", "f16"];
         match &self.precision {
-            Some(name) if !PRECISIONS.contains(&&**name) => {
+            Some(name) if ComputeFormat::parse(name).is_none() => {
                 Err(format!("precision: expected f32, tf32, bf16 or f16, found \"{name}\""))
             }
             _ => Ok(()),
@@ -250,6 +250,18 @@ impl Rule {
                 let message =
                     format!("expected at least {least} of the FLOPs of {} on {place}, found {share:.3}", self.words());
                 violations.push(with_operators(violated(message), &rest, self.must.as_ref()));
+            }
+        }
+        if let Some(lowest) = self.precision.as_deref().and_then(ComputeFormat::parse) {
+            let is_selected = |id: &usize| selected.iter().any(|node| node.id == *id);
+            for region in explanation.regions.iter().filter(|region| region.nodes.iter().any(is_selected)) {
+                // A claim reads "nn.dense: bf16, 2 ulps".
+                let format = |claim: &str| ComputeFormat::parse(claim.rsplit(": ").next()?.split(',').next()?);
+                for claim in region.precision.iter().filter(|claim| format(claim).is_some_and(|f| !lowest.allows(f))) {
+                    let message =
+                        format!("precision: expected {lowest} of {}, found {claim} in {}", self.words(), region.symbol);
+                    violations.push(violated(message));
+                }
             }
         }
         let copied: usize = explanation.copies.iter().map(|row| row.to_device_bytes + row.from_device_bytes).sum();

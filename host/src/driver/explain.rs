@@ -1,7 +1,7 @@
 //! Conversion of the partitioning report, which covers expressions, to an explanation of the model's operators.
 
 use super::explanation::{CopyRow, Explanation, NodeRow, Placement, PlacementKind, RefusalRow, RegionRow, Totals};
-use crate::driver::backend::flops;
+use crate::driver::judge::flops;
 use byoc_core::pass::{Refusal, RegionReport, Report};
 use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, SourceId, Type};
 use byoc_plugin_api::Estimate;
@@ -35,6 +35,15 @@ impl Operators {
     }
 }
 
+/// Statements of a backend about a region.
+#[derive(Clone, Default)]
+pub struct RegionFacts {
+    /// Claims of precision, one line each.
+    pub precision: Vec<String>,
+    /// Estimated cost per run.
+    pub estimate: Option<Estimate>,
+}
+
 /// Returns the copies between host memory and device memories.
 pub fn copies(program: &Program) -> Vec<CopyRow> {
     let row = |space: &Space| CopyRow { backend: space.backend.clone(), ..CopyRow::default() };
@@ -62,13 +71,13 @@ pub fn copies(program: &Program) -> Vec<CopyRow> {
 
 /// Explains the placement of each operator of the model. `module` is the simplified module, `operators` contains the
 /// operators of the module as read, and `report` is the partitioning report. `failures` contains, by symbol, the
-/// regions that fell back to the host at code generation. `estimates` returns the backend's estimate of a region.
+/// regions that fell back to the host at code generation. `facts` returns what the backend states about a region.
 pub fn explain(
     module: &Module,
     operators: &Operators,
     report: &Report,
     failures: &BTreeMap<String, Refusal>,
-    estimates: &dyn Fn(&RegionReport) -> Option<Estimate>,
+    facts: &dyn Fn(&RegionReport) -> RegionFacts,
 ) -> Explanation {
     let Operators { computing_sources, edges } = operators;
     let live_exprs = module.live();
@@ -152,6 +161,7 @@ pub fn explain(
         let is_placed_here = |placement: &Placement| placement.region.as_deref() == Some(&*region.symbol);
         let is_here = |n: &&NodeRow| is_placed_here(&n.placement) || n.parts.iter().any(is_placed_here);
         let types = |ids: &[ExprId]| ids.iter().map(|&id| module.ty(id).to_string()).collect();
+        let RegionFacts { precision, estimate } = facts(region);
         explanation.regions.push(RegionRow {
             symbol: region.symbol.to_string(),
             backend: region.backend.to_string(),
@@ -159,7 +169,8 @@ pub fn explain(
             flops: region.nodes.iter().map(|&id| flops(module, id)).fold(0, u64::saturating_add),
             inputs: types(&region.inputs),
             outputs: types(&region.outputs),
-            estimate: estimates(region),
+            precision,
+            estimate,
         });
     }
     let is_open = |id: ExprId| matches!(module.ty(id), Type::Tensor(ty) if ty.shape().is_none());

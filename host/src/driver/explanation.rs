@@ -150,6 +150,9 @@ pub struct RegionRow {
     pub inputs: Vec<String>,
     /// Output types.
     pub outputs: Vec<String>,
+    /// Precision that the backend claims for operators of the region, one line for each claim.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub precision: Vec<String>,
     /// Cost per run, as estimated by the backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,

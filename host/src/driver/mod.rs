@@ -1,16 +1,19 @@
 //! Compilation of a module to a program, which an executor runs or an artifact stores.
 
 pub mod backend;
+mod claims;
 pub mod codegen;
 pub mod contract;
 mod explain;
 pub mod explain_page;
 pub mod explanation;
 pub mod export;
+pub mod judge;
 mod options;
 mod pass_log;
 mod pipeline;
 pub mod plan;
+pub mod precision;
 mod progress;
 mod recovery;
 mod round;

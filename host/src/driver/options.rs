@@ -4,6 +4,7 @@ use super::contract::Contract;
 use super::progress::{Progress, Stage};
 use super::recovery::OnFailure;
 use byoc_ir::interface::HostOperators;
+use byoc_plugin_api::ComputeFormat;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,6 +15,8 @@ pub struct BuildOptions {
     pub backends: Vec<String>,
     /// Values of backend options, as (backend, option, value).
     pub backend_options: Vec<(String, String, String)>,
+    /// Lowest precision in which backends may compute float32.
+    pub precision: ComputeFormat,
     /// Cache directory of the backends; `None` for no cache.
     pub cache_dir: Option<PathBuf>,
     /// Pass after which the module is printed, or `all`.

@@ -15,6 +15,7 @@ use byoc_core::pass::{DesiredLayout, PassOptions, RefusalCode, RegionReport};
 use byoc_ir::diag::{Diagnostic, codes, plural};
 use byoc_ir::ir::Module;
 use byoc_ir::tensor::Tensor;
+use byoc_plugin_api::ComputeFormat;
 use byoc_runtime::choices::base_name;
 use byoc_runtime::compiled::Variant;
 use byoc_runtime::error::Failure;
@@ -117,10 +118,7 @@ pub fn build(
     let printed_pass = options.print_after.as_deref().filter(|&name| name != ALL_PASSES);
     printed_pass.map(manager::find).transpose()?;
     let mut warnings = model.warnings;
-    let mut backends = backends(session, &options.backends)?;
-    choose(&mut backends, &options.backend_options)?;
-    let backends =
-        backends.into_iter().map(|backend| backend.configured(&session.choices)).collect::<Result<Vec<_>, _>>()?;
+    let backends = configured_backends(session, options)?;
     for backend in &backends {
         warnings.extend(backend.warnings.iter().cloned());
     }
@@ -146,13 +144,13 @@ pub fn build(
     passes.print_times(options.time_passes);
 
     let placed = placement.widened.as_ref().unwrap_or(&simplified);
-    let Partition { module: partitioned, mut report, estimates } = placement.partition;
+    let Partition { module: partitioned, mut report, facts } = placement.partition;
     warnings.extend(recovery.warnings(placed, &report, &generated.failures));
     report.add_regions_of(placed, |name| compilers.iter().any(|backend| backend.name == name));
     let Generated { program, constants, regions, linked, failures, mut refusals } = generated;
     refusals.extend(failures.into_iter().map(|(symbol, failure)| (symbol, failure.refusal)));
-    let estimate = |region: &RegionReport| estimates.get(&region.symbol).cloned();
-    let mut explanation = explain(placed, &operators, &report, &refusals, &estimate);
+    let facts = |region: &RegionReport| facts.get(&region.symbol).cloned().unwrap_or_default();
+    let mut explanation = explain(placed, &operators, &report, &refusals, &facts);
     explanation.copies = copies(&program);
     if let Some(contract) = &options.contract {
         let violations =
@@ -175,7 +173,7 @@ pub fn build(
         linked,
         explain: serde_json::to_value(&explanation).unwrap_or_default(),
         model_digest: model.digest,
-        options: compiled_options(&compilers, &model.bound),
+        options: compiled_options(&compilers, &model.bound, options.precision),
         from_file: false,
         variants: Vec::new(),
         charges: Arc::default(),
@@ -183,6 +181,14 @@ pub fn build(
     let signature = model.signature;
     let variant_totals = Vec::new();
     Ok(BuildOutput { compiled, simplified, partitioned, explanation, signature, warnings, unused, variant_totals })
+}
+
+/// Returns the selected backends with their descriptions for the options of a build.
+fn configured_backends<'s>(session: &'s Session, options: &BuildOptions) -> Result<Vec<Backend<'s>>, Failure> {
+    let mut backends = backends(session, &options.backends)?;
+    choose(&mut backends, &options.backend_options)?;
+    let configured = |backend: Backend<'s>| Ok(backend.configured(&session.choices)?.allowing(options.precision));
+    backends.into_iter().map(configured).collect()
 }
 
 /// Returns the selected backends with their descriptions.
@@ -267,13 +273,16 @@ fn choose(backends: &mut [Backend<'_>], chosen_options: &[(String, String, Strin
 }
 
 /// Returns the options that affect the result and are stored in the artifact.
-fn compiled_options(backends: &[&Backend<'_>], dims: &BTreeMap<String, usize>) -> Value {
+fn compiled_options(backends: &[&Backend<'_>], dims: &BTreeMap<String, usize>, precision: ComputeFormat) -> Value {
     let names: Vec<&str> = backends.iter().map(|b| b.name.as_str()).collect();
     let mut options = json!({"backends": names, "dims": dims});
     let chosen_options: BTreeMap<&str, _> =
         backends.iter().filter(|b| !b.chosen.is_empty()).map(|b| (b.name.as_str(), &b.chosen)).collect();
     if !chosen_options.is_empty() {
         options["backend_options"] = json!(chosen_options);
+    }
+    if precision != ComputeFormat::F32 {
+        options["precision"] = precision.name().into();
     }
     options
 }
@@ -322,10 +331,7 @@ pub fn partitioned(
 ) -> Result<(Module, Vec<Diagnostic>), Failure> {
     let _scope = session.cancellation().enter();
     let mut warnings = model.warnings;
-    let mut backends = backends(session, &options.backends)?;
-    choose(&mut backends, &options.backend_options)?;
-    let backends =
-        backends.into_iter().map(|backend| backend.configured(&session.choices)).collect::<Result<Vec<_>, _>>()?;
+    let backends = configured_backends(session, options)?;
     let mut print_nothing = |_: &str| {};
     let mut passes = PassLog::new(None, &mut print_nothing);
     let simplified = simplify(model.module, &backends, &mut passes, &mut warnings)?;

@@ -1,7 +1,9 @@
 //! A round of a build: partitioning, and code for the regions. There is another round if a backend fails.
 
-use super::backend::{Backend, PluginJudge};
+use super::backend::Backend;
 use super::codegen::{CompileFailure, RegionCompiler, takes_part};
+use super::explain::RegionFacts;
+use super::judge::PluginJudge;
 use super::options::BuildOptions;
 use super::pass_log::{PassLog, as_cancelled_build};
 use super::progress::Stage;
@@ -14,7 +16,6 @@ use byoc_core::pass::{PassOptions, Refusal, RegionReport, Report, leaves_float16
 use byoc_ir::diag::{Diagnostic, Severity, codes};
 use byoc_ir::ir::{Module, Name, TensorType};
 use byoc_ir::tensor::Tensor;
-use byoc_plugin_api::Estimate;
 use byoc_runtime::error::Failure;
 use byoc_runtime::exec::program::{Port, Program};
 use byoc_runtime::plugin::{self, fault};
@@ -29,8 +30,8 @@ pub(super) struct Partition {
     pub module: Module,
     /// Place of each operator, with the refusals.
     pub report: Report,
-    /// Region estimates of the backends, by region symbol.
-    pub estimates: BTreeMap<Name, Estimate>,
+    /// Statements of the backends about their regions, by region symbol.
+    pub facts: BTreeMap<Name, RegionFacts>,
 }
 
 /// Partitions a module for backends.
@@ -63,12 +64,13 @@ pub(super) fn partition(
     for judge in &judges {
         warnings.extend(judge.faults.iter().map(|error| Diagnostic { severity: Severity::Warning, ..fault(error) }));
     }
-    let estimate = |region: &RegionReport| {
-        let backend_index = backends.iter().position(|backend| *backend.name == *region.backend)?;
-        Some((region.symbol.clone(), judges[backend_index].estimate(module, region)?))
+    let facts = |region: &RegionReport| {
+        let index = backends.iter().position(|backend| *backend.name == *region.backend)?;
+        let precision = backends[index].precision_of(module, region);
+        Some((region.symbol.clone(), RegionFacts { precision, estimate: judges[index].estimate(module, region) }))
     };
-    let estimates = report.regions.iter().filter_map(estimate).collect();
-    Ok(Partition { module: partitioned, report, estimates })
+    let facts = report.regions.iter().filter_map(facts).collect();
+    Ok(Partition { module: partitioned, report, facts })
 }
 
 /// What all rounds of a build have in common.

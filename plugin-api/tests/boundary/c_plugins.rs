@@ -485,12 +485,33 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
+/// Tests that strings arrive without escapes, and that a truncated one ends between characters.
+#[test]
+fn json_header_replaces_escapes() {
+    let (plugin, ..) = load_everything();
+    let codegen = plugin.codegen("all").unwrap();
+    let read = |name: &str| {
+        let text = format!("[{{\"name\": \"{name}\", \"dims\": []}}]");
+        let bytes = codegen.query("names and dims", text.as_bytes()).unwrap().unwrap().to_vec();
+        let text = String::from_utf8(bytes).unwrap();
+        text.strip_suffix(":[];").unwrap_or_else(|| panic!("expected no dimensions, found {text}")).to_owned()
+    };
+    assert_eq!(read(r#"a\"b\\c\/d\n\t"#), "a\"b\\c/d\n\t");
+    assert_eq!(read(r"\u0041\u00e9\u6f22\ud83d\ude00"), "Aé漢😀");
+    // Half of a pair, and what is no escape.
+    assert_eq!(read(r"\ud83dx \ude00 \ud83d\u0041"), "\u{fffd}x \u{fffd} \u{fffd}A");
+    // The buffer has 32 bytes: 31 of the text, and 30 if the last character has two.
+    assert_eq!(read(&"b".repeat(40)), "b".repeat(31));
+    assert_eq!(read(&r"\u00e9".repeat(20)), "é".repeat(15));
+    assert_eq!(read(&"é".repeat(20)), "é".repeat(15));
+}
+
 proptest! {
     /// Tests that `byoc_json.h` finds the fields of objects in a list, regardless of unrelated fields and whitespace.
     #[test]
     fn json_header_reads_fields(
         objects in prop::collection::vec(
-            (prop::collection::vec((".{0,6}", any_json()), 0..4), "[a-z ]{0,20}", prop::collection::vec(any::<i64>(), 0..6), any::<bool>()),
+            (prop::collection::vec((".{0,6}", any_json()), 0..4), "[a-z \"/\\\\\u{1}\u{8}\u{c}\n\r\té漢😀]{0,6}", prop::collection::vec(any::<i64>(), 0..6), any::<bool>()),
             0..4,
         ),
         pretty in any::<bool>(),

@@ -2,7 +2,8 @@
 
 use crate::common::add_relu;
 use byoc_plugin_api::{
-    Attr, BackendOption, Cost, DType, Description, Dim, Graph, Quantization, Signature, TensorType, host,
+    Attr, BackendOption, ComputeFormat, Cost, DType, Description, Dim, Graph, PrecisionClaim, Quantization, Signature,
+    TensorType, host,
 };
 use byoc_test_support::schema::{check, schema};
 use serde_json::{Value, json};
@@ -43,6 +44,8 @@ fn graphs_match_their_schema() {
 #[test]
 fn descriptions_match_their_schema() {
     let schema = schema("description");
+    let precision = [("true".to_owned(), ComputeFormat::F16)].into();
+    let half = BackendOption { load: true, run: true, precision, ..BackendOption::default() };
     let description = Description {
         operators: vec!["nn.relu".into()],
         cost: Cost { min_region_flops: 3, min_region_operators: 1 },
@@ -55,7 +58,9 @@ fn descriptions_match_their_schema() {
         per_device: true,
         control_flow: true,
         loops: true,
-        options: [("half".to_owned(), BackendOption { load: true, run: true, ..BackendOption::default() })].into(),
+        whole_graph: true,
+        precision: [("nn.relu".to_owned(), PrecisionClaim::ulps(ComputeFormat::Bf16, 2.0))].into(),
+        options: [("half".to_owned(), half)].into(),
         ..Description::default()
     };
     let complete_document = value(&description.to_json());

@@ -9,8 +9,8 @@ use crate::runtime::LoadedRegion;
 use crate::translate::table;
 use crate::{blob, options, patterns};
 use byoc_plugin_api::{
-    Attr, Candidate, CandidateKind, Codegen, CompiledRegion, Cost, Description, Dim, Error, Executable, Graph,
-    LoadRequest, Loader, RefusalCode, Region, Result, Signature, Source, Verdict,
+    Attr, Candidate, CandidateKind, Codegen, CompiledRegion, Cost, DESCRIBE_KEY, Description, Dim, Error, Executable,
+    Graph, LoadRequest, Loader, RefusalCode, Region, Result, Signature, Source, Verdict,
 };
 use byoc_plugin_support::dims;
 use serde_json::json;
@@ -69,6 +69,14 @@ impl Codegen for Dnnl {
             options: options::table(),
             ..Description::default()
         })
+    }
+
+    fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
+        if key != DESCRIBE_KEY {
+            return Ok(None);
+        }
+        let precision = options::precision(&serde_json::from_slice(data)?);
+        Ok(Some(Description { precision, ..self.describe()? }.to_json().into_bytes()))
     }
 
     fn judge(&self, candidate: &Candidate) -> Verdict {

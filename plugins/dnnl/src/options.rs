@@ -1,7 +1,8 @@
 //! Region options: chosen by the user at compile time and stored in the region's graph.
 
 use crate::cpu;
-use byoc_plugin_api::{Attr, AttrValue, BackendOption, Graph};
+use byoc_plugin_api::{Attr, AttrValue, BackendOption, ComputeFormat, Graph, PrecisionClaim};
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Region options.
@@ -36,15 +37,38 @@ pub fn table() -> BTreeMap<String, BackendOption> {
         values: values.into_iter().map(Into::into).collect(),
         ..BackendOption::default()
     };
+    let precision = [("true".to_owned(), ComputeFormat::Bf16)].into();
     BTreeMap::from([
-        (BF16.to_owned(), option(bf16, ["false", "true"])),
+        (BF16.to_owned(), BackendOption { precision, ..option(bf16, ["false", "true"]) }),
         (WINOGRAD.to_owned(), option(winograd, ["true", "false"])),
         (SERIAL.to_owned(), option(serial, ["true", "false"])),
     ])
 }
 
+/// Returns the precision of the operators under the user's options. Operands are rounded to bfloat16, their products are
+/// exact in float32: the sum of their errors is at most two units in the last place of bfloat16, relative to the sum of
+/// the magnitudes.
+pub fn precision(choices: &Value) -> BTreeMap<String, PrecisionClaim> {
+    let claim = |name: &str| (name.to_owned(), PrecisionClaim::ulps(ComputeFormat::Bf16, 2.0));
+    let has_bf16 = choices["backend_options"][BF16] == "true";
+    if has_bf16 { BF16_OPERATORS.into_iter().map(claim).collect() } else { BTreeMap::new() }
+}
+
+/// Operators that may read bfloat16 operands.
+const BF16_OPERATORS: [&str; 9] = [
+    "nn.conv1d",
+    "nn.conv2d",
+    "nn.conv3d",
+    "nn.conv1d_transpose",
+    "nn.conv2d_transpose",
+    "nn.conv3d_transpose",
+    "nn.dense",
+    "nn.matmul",
+    "nn.batch_matmul",
+];
+
 /// Stores non-default options in a region's graph.
-pub fn store(graph: &mut Graph, options: &serde_json::Value) {
+pub fn store(graph: &mut Graph, options: &Value) {
     let options_of_backend = &options["backend_options"];
     if options_of_backend[BF16] == "true" {
         graph.attrs.push(Attr::new(BF16, true));

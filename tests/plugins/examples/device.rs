@@ -82,7 +82,7 @@ impl Backend {
             about: about.into(),
             values: values.iter().map(|&value| value.to_owned()).collect(),
             load,
-            run: false,
+            ..BackendOption::default()
         };
         let level = BackendOption { run: true, ..option("Level of detail of a run", &["low", "high"], false) };
         Description {

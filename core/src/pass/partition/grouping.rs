@@ -11,6 +11,7 @@
 //! inside the match, which can take time linear in the size of the module.
 
 use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, request_verdicts};
+use super::merge_graph::for_each_flow;
 use crate::analysis::scope::is_opaque;
 use crate::pattern::{Entry, Graph, Match, Matcher, Pattern, PatternId, PatternNode, RootOps};
 use byoc_ir::diag::Diagnostic;
@@ -175,6 +176,16 @@ impl<'m> Grouping<'m> {
                     group.composite.nodes.iter().for_each(|&node| record_refusal(node, refusal.clone()));
                 }
             }
+        }
+    }
+
+    /// Calls `add_edge(producer, consumer)` for each data-flow edge of an expression, with groups collapsed.
+    pub fn for_each_flow(&self, id: ExprId, mut add_edge: impl FnMut(ExprId, ExprId)) {
+        match self.graph.expr(id) {
+            Some(Expr::Let { .. } | Expr::Function(_) | Expr::Match(_)) => {
+                for_each_flow(self.graph.module, id, add_edge);
+            }
+            _ => self.graph.for_each_operand(id, |operand| add_edge(operand, id)),
         }
     }
 

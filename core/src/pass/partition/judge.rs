@@ -32,11 +32,13 @@ pub enum RefusalCode {
     RegionRefused,
     CompileFailed,
     LoadFailed,
+    NotClaimed,
+    Precision,
 }
 
 impl RefusalCode {
     /// All codes, in declaration order.
-    pub const ALL: [RefusalCode; 19] = [
+    pub const ALL: [RefusalCode; 21] = [
         RefusalCode::UnsupportedOp,
         RefusalCode::UnsupportedDtype,
         RefusalCode::UnsupportedShape,
@@ -56,6 +58,8 @@ impl RefusalCode {
         RefusalCode::RegionRefused,
         RefusalCode::CompileFailed,
         RefusalCode::LoadFailed,
+        RefusalCode::NotClaimed,
+        RefusalCode::Precision,
     ];
 
     /// Parses the name of a code.
@@ -141,8 +145,51 @@ pub struct Composite {
     pub inputs: Vec<ExprId>,
 }
 
+/// Function, branch or body of a let with operators, as shown to a backend that claims sets of operators.
+#[derive(Clone, Debug)]
+pub struct Body {
+    /// Name of the global function that contains the body.
+    pub function: Name,
+    /// Operator calls, operands before users.
+    pub operators: Vec<ExprId>,
+    /// Values that the operators read and that are neither constants nor results of these operators.
+    pub inputs: Vec<ExprId>,
+    /// Operators whose results are used by something other than these operators.
+    pub outputs: Vec<ExprId>,
+    /// Operators that an earlier backend has, each with the name of that backend.
+    pub taken: Vec<(ExprId, Name)>,
+}
+
+/// Claims of a backend on the operators of a module.
+#[derive(Clone, Debug, Default)]
+pub struct Claims {
+    /// Sets of operators, in the order of the backend's answer.
+    pub sets: Vec<ClaimedSet>,
+    /// Refusals of operators outside the sets, for which the backend gave a reason of their own.
+    pub refusals: Vec<(ExprId, Refusal)>,
+    /// Refusal of all other operators outside the sets.
+    pub otherwise: Option<Refusal>,
+}
+
+/// Set of operators that a backend claims as one region.
+#[derive(Clone, Debug, Default)]
+pub struct ClaimedSet {
+    /// Operators of one body.
+    pub operators: Vec<ExprId>,
+    /// Reason why the set is invalid, whatever its operators are.
+    pub problem: Option<String>,
+}
+
 /// Source of a backend's verdicts.
 pub trait Judge {
+    /// Returns the sets of operators that the backend claims after it has seen the whole module. With `None`, the
+    /// default, the backend is asked about patterns and single operators. `bodies` is expensive, and called only for a
+    /// backend that states claims.
+    fn claims(&mut self, module: &Module, bodies: &mut dyn FnMut() -> Vec<Body>) -> Option<Claims> {
+        let _ = (module, bodies);
+        None
+    }
+
     /// Returns one verdict per candidate, in order. A missing verdict counts as a refusal.
     fn judge(&mut self, module: &Module, question: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict>;
 }

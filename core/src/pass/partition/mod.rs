@@ -10,7 +10,9 @@ mod outline;
 mod relay;
 
 pub use build::{Backend, ControlFlow, ExprIds, OperatorReport, RegionReport, Report, partition_for};
-pub use judge::{AcceptAll, Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict};
+pub use judge::{
+    AcceptAll, Body, Candidate, ClaimedSet, Claims, Composite, Judge, Question, Refusal, RefusalCode, Verdict,
+};
 pub use relay::{
     annotate_target, annotate_target_by, flatten_nested_tuples, inline_compiler_functions_bound_to,
     mark_compiler_functions_extern, merge_compiler_regions, merge_composite, outline_compiler_functions,

@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-const CODES: [&str; 19] = [
+const CODES: [&str; 21] = [
     "UnsupportedOp",
     "UnsupportedDtype",
     "UnsupportedShape",
@@ -26,6 +26,8 @@ const CODES: [&str; 19] = [
     "RegionRefused",
     "CompileFailed",
     "LoadFailed",
+    "NotClaimed",
+    "Precision",
 ];
 
 #[test]

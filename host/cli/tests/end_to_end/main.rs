@@ -24,6 +24,7 @@ mod on_failure;
 mod onednn;
 mod opencl;
 mod opt;
+mod precision;
 mod quantize;
 mod rude;
 mod run_errors;
@@ -32,5 +33,6 @@ mod template;
 mod valgrind;
 mod values;
 mod vta;
+mod whole_graph;
 
 pub use command::*;

@@ -473,6 +473,27 @@ fn check_explains_bad_files() {
         valid_output.out
     );
 
+    // A plugin without a code generator.
+    let header = workspace().join("plugin-api/include/byoc_plugin.h");
+    let loader = format!(
+        "#include \"{}\"\n\
+         static int32_t load(void *self, byoc_call *call, const byoc_load *request) {{\n\
+         (void)self; (void)call; (void)request; return BYOC_ERROR; }}\n\
+         static int32_t init(byoc_call *call, const char *path, const char *options) {{\n\
+         static const byoc_loader loader = {{sizeof loader, load, NULL, NULL}};\n\
+         (void)path; (void)options; call->host->register_loader(call, \"only\", &loader, NULL); return BYOC_OK; }}\n\
+         const byoc_plugin *byoc_plugin_entry(uint32_t abi);\n\
+         const byoc_plugin *byoc_plugin_entry(uint32_t abi) {{\n\
+         static const byoc_plugin plugin = {{BYOC_ABI, sizeof plugin, \"only\", \"1\", init}};\n\
+         return abi >= BYOC_ABI ? &plugin : NULL; }}\n",
+        header.display()
+    );
+    std::fs::write(dir.path().join("only.c"), loader).unwrap();
+    run_shell(dir.path(), "cc -std=c11 -shared -fPIC -o libonly.so only.c");
+    let output = check(&dir.path().join("libonly.so")).ok();
+    let reason = "no code generator: the library registers none, so --backend has nothing to select in it";
+    assert!(output.out.contains(reason) && !output.out.contains("no problems found"), "{}", output.out);
+
     // A plugin that depends on a missing library.
     let build = |name: &str, code: &str, extra_source: &str| {
         std::fs::write(dir.path().join(format!("{name}.c")), code).unwrap();

@@ -56,6 +56,35 @@ fn reports_mistakes_in_file() {
     assert!(name.contains("\"my chip\"") && name.contains("letters, digits"), "{name}");
 }
 
+/// Tests that the file may have every key of a description, and the devices.
+#[test]
+fn file_takes_every_key_of_a_description() {
+    let json = r#"{"name": "npu", "about": "an int8 chip that does not exist", "operators": ["nn.dense"], "patterns": [],
+                   "cost": {"min_region_flops": 1000}, "max_blob_bytes": 1000000, "finite_math": true,
+                   "quantization": {"activation": "int8", "weight": "int8", "accumulator": "int32", "symmetric": true},
+                   "pre_passes": ["canonicalize_ops"], "precision": {"nn.dense": {"computes": "f16", "ulps": 1}},
+                   "options": {"half": {"about": "halves", "values": ["no", "yes"], "precision": {"yes": "f16"}}},
+                   "devices": [{"id": "0", "name": "core 0"}]}"#;
+    let (_dir, dir) = plugin_with_file(json);
+    let show = byoc(["plugins", "show", "npu", "--plugin-dir", &dir]).ok();
+    let lines =
+        ["an int8 chip that does not exist", "halves", "0: core 0", "precision of nn.dense: f16, 1 ulp", "1000"];
+    for line in lines {
+        assert!(show.out.contains(line), "expected {line} in {}", show.out);
+    }
+    let description = byoc(["plugins", "show", "npu", "--plugin-dir", &dir, "--json"]).ok().json().remove(0);
+    assert_eq!(description["quantization"]["activation"], "int8");
+    let model = data_text("digits/digits.onnx");
+    let on = ["--dim", "batch=1", "--backend", "npu", "--plugin-dir", &dir, "--device", "npu=0"];
+    let regions = |extra_args: &[&str]| {
+        let output = byoc([&["explain", &model, "--json"], &on[..], extra_args].concat()).ok();
+        output.json().remove(0)["totals"]["regions"].as_u64().unwrap()
+    };
+    assert_eq!(regions(&[]), 0);
+    assert!(regions(&["--backend-option", "npu.half=yes"]) > 0);
+    assert!(regions(&["--precision", "f16"]) > 0);
+}
+
 const CONVOLUTION: &str = "#[version = \"0.0.5\"]\n\
     def @main(%x: Tensor[(1, 3, 8, 8), float32], %w: Tensor[(4, 3, 3, 3), float32]) {\n  \
     nn.relu(nn.conv2d(%x, %w, padding=[1, 1, 1, 1], channels=4, kernel_size=[3, 3]))\n}\n";

@@ -124,6 +124,7 @@ def compile(  # noqa: A001
     progress: Callable[[str], object] | bool | None = None,
     adapt: bool = True,
     on_failure: str = "next",
+    precision: str = "f32",
 ) -> Model:
     """Compiles and loads a model.
 
@@ -143,6 +144,8 @@ def compile(  # noqa: A001
     on_failure: what happens to a region that its backend fails to compile: "next" asks the next backend, then splits
         the region, then leaves the rest to the host; "split" begins with the split; "host" leaves the region to the
         host; "error" raises byoc.Error.
+    precision: lowest precision of computation that a float32 model allows: "f32", "tf32", "bf16" or "f16". An option of
+        a backend, such as "dnnl.bf16", may allow that backend more.
     """
     if on_failure not in ("next", "split", "host", "error"):
         raise ValueError(f'on_failure: expected "next", "split", "host" or "error", found {on_failure!r}')
@@ -157,6 +160,7 @@ def compile(  # noqa: A001
             "open_dims": opened,
             "input_shapes": [(name, list(shape)) for name, shape in {**bound, **(input_shapes or {})}.items()],
             "adapt": adapt,
+            "precision": precision,
             "keep_partition": False,
             "host_only": backend in ("none", "host"),
             "on_failure": on_failure,

@@ -158,6 +158,22 @@ pub fn graph_with_regions(
     builder.run(&[function.body])
 }
 
+/// Returns the graph that computes `outputs` from `inputs`, with the operator call of each operator node.
+///
+/// # Errors
+/// Same as [`subgraph`].
+pub fn graph_of_operators(
+    module: &Module,
+    symbol: &str,
+    inputs: &[ExprId],
+    outputs: &[ExprId],
+    constants: &mut ConstantTable,
+) -> Result<(api::Graph, Vec<(u32, ExprId)>), Box<Diagnostic>> {
+    let mut builder = GraphBuilder::new(module, symbol, inputs, &[], constants)?;
+    builder.add(outputs)?;
+    Ok((builder.graph, builder.operators))
+}
+
 /// Graph under construction.
 struct GraphBuilder<'a> {
     module: &'a Module,
@@ -165,6 +181,8 @@ struct GraphBuilder<'a> {
     region_op: Option<Box<str>>,
     graph: api::Graph,
     values: HashMap<ExprId, Vec<api::ValueRef>>,
+    /// Operator nodes and their calls.
+    operators: Vec<(u32, ExprId)>,
     composites: HashMap<ExprId, Group<'a>>,
     constants: &'a mut ConstantTable,
     /// True for the body of a loop, in which loops are not allowed.
@@ -202,11 +220,26 @@ impl<'a> GraphBuilder<'a> {
             values.insert(input, refs);
         }
         let composites = groups.iter().map(|group| (group.root, *group)).collect();
-        Ok(GraphBuilder { module, region_op: None, graph, values, composites, constants, is_loop_body: false })
+        let operators = Vec::new();
+        Ok(GraphBuilder {
+            module,
+            region_op: None,
+            graph,
+            values,
+            operators,
+            composites,
+            constants,
+            is_loop_body: false,
+        })
+    }
+
+    fn run(mut self, outputs: &[ExprId]) -> Result<api::Graph, Box<Diagnostic>> {
+        self.add(outputs)?;
+        Ok(self.graph)
     }
 
     /// Adds the expressions that the outputs depend on, operands first. Uses an explicit stack instead of recursion.
-    fn run(mut self, outputs: &[ExprId]) -> Result<api::Graph, Box<Diagnostic>> {
+    fn add(&mut self, outputs: &[ExprId]) -> Result<(), Box<Diagnostic>> {
         for &output in outputs {
             let mut stack = vec![(output, Stage::Start)];
             while let Some((id, stage)) = stack.pop() {
@@ -237,7 +270,7 @@ impl<'a> GraphBuilder<'a> {
             let refs = self.values_of(output);
             self.graph.outputs.extend(refs);
         }
-        Ok(self.graph)
+        Ok(())
     }
 
     /// Returns an expression as a loop; `None` if it is not a loop, or if loops are not allowed here.
@@ -362,6 +395,7 @@ impl<'a> GraphBuilder<'a> {
                             "padding" => (key, spatial_padding(&params, rank)),
                             _ => (key, value),
                         }));
+                        self.operators.push((self.graph.nodes.len() as u32, id));
                         self.push(node, id)
                     }
                     Callee::Expr(callee) if self.region(callee).is_some() => {

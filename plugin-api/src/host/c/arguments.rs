@@ -9,6 +9,7 @@ use super::handles::CConstant;
 use super::prefetch::prefetch;
 use crate::backend::{Candidate, CandidateKind};
 use crate::constant::Constant;
+use crate::graph::AttrValue;
 use crate::graph_json::write_attrs;
 use std::ffi::{CString, c_char};
 use std::sync::Arc;
@@ -106,7 +107,7 @@ impl Batch {
                     texts.push(&candidate.name),
                     texts.push(&candidate.check),
                     texts.write(|out| candidate.graph.write_json(out)),
-                    texts.write(|out| write_attrs(&candidate.attrs, out)),
+                    texts.write(|out| write_candidate_attrs(candidate, out)),
                 ]);
                 candidate.constants.iter().for_each(|constant| handles.push(constant));
             }
@@ -138,5 +139,43 @@ impl Batch {
     /// Returns the list that is passed to `judge`.
     pub fn pointers(&self) -> Vec<*const abi::Candidate> {
         self.candidates.iter().map(std::ptr::from_ref).collect()
+    }
+}
+/// Appends the attributes of a candidate as a JSON object, which has the user's choices in two forms: as a text under
+/// `options`, and as `backend_options` and `device`, where `compile` has them.
+fn write_candidate_attrs(candidate: &Candidate, out: &mut Vec<u8>) {
+    write_attrs(&candidate.attrs, out);
+    let options = candidate.attrs.iter().find(|attr| attr.key == "options").map(|attr| &attr.value);
+    if let Some(AttrValue::Str(text)) = options
+        && let Some(fields) = text.as_str().strip_prefix('{').filter(|fields| *fields != "}")
+        && out.pop_if(|last| *last == b'}').is_some()
+    {
+        out.push(b',');
+        out.extend_from_slice(fields.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Attr, Graph};
+    use serde_json::{Value, json};
+
+    #[test]
+    fn choices_arrive_as_an_object_and_as_a_text() {
+        let read = |text: &str| -> Value {
+            let mut candidate = Candidate::new(CandidateKind::Operator, "abs", Graph::new("abs"));
+            candidate.attrs.push(Attr::new("options", text));
+            let mut out = Vec::new();
+            write_candidate_attrs(&candidate, &mut out);
+            serde_json::from_slice(&out).unwrap()
+        };
+        let choices = r#"{"backend_options":{"half":"a\"}b"},"device":"1"}"#;
+        let expected = json!({"options": choices, "backend_options": {"half": "a\"}b"}, "device": "1"});
+        assert_eq!(read(choices), expected);
+        assert_eq!(read("{}"), json!({"options": "{}"}));
+        let mut out = Vec::new();
+        write_candidate_attrs(&Candidate::new(CandidateKind::Operator, "abs", Graph::new("abs")), &mut out);
+        assert_eq!(out, b"{}");
     }
 }

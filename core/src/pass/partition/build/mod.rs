@@ -5,6 +5,7 @@
 //! the place of each operator or the reasons of every backend. Grouping by patterns, verdicts, merging without cycles
 //! and naming are shared with the passes.
 
+mod claims;
 mod control_flow;
 mod partition_for;
 mod refusals;

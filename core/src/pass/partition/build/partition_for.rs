@@ -8,9 +8,12 @@
 //! exchange tensors rather than tuples.
 
 use super::super::grouping::{Grouping, emit};
-use super::super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, request_verdicts};
-use super::super::merge_graph::{MergeGraph, for_each_flow};
+use super::super::judge::{
+    Candidate, Claims, Composite, Judge, Question, Refusal, RefusalCode, Verdict, request_verdicts,
+};
+use super::super::merge_graph::MergeGraph;
 use super::super::outline::{Naming, Outline, OutlineCache, define_and_call, sanitize};
+use super::claims::{self, Places, WithinSets};
 use super::control_flow::{ControlFlow, group_control_flow};
 use super::refusals::RefusalLog;
 use super::report::{ExprIds, OperatorReport, RegionReport, Report};
@@ -54,13 +57,14 @@ pub fn partition_for(
         regions: Vec::new(),
         owner: Vec::new(),
         refusals: RefusalLog::new(module, backends.iter().map(|backend| backend.name.clone())),
+        operators: Vec::new(),
     };
     partitioner.grouping.set_owner_names(backends.iter().map(|backend| backend.name.clone()).collect());
-    let operators = partitioner.grouping.free_operators();
+    partitioner.operators = partitioner.grouping.free_operators();
     for (index, backend) in backends.iter_mut().enumerate() {
         partitioner.assign(index as u32, backend);
     }
-    partitioner.finish(operators, module_name)
+    partitioner.finish(module_name)
 }
 
 struct Partitioner<'m> {
@@ -75,12 +79,17 @@ struct Partitioner<'m> {
     /// Backend of each region, as an index in priority order.
     owner: Vec<u32>,
     refusals: RefusalLog,
+    /// Operator calls of the module.
+    operators: Vec<ExprId>,
 }
 
 impl Partitioner<'_> {
     /// Assigns the free operators that a backend accepts to that backend.
     fn assign(&mut self, backend_index: u32, backend: &mut Backend<'_>) {
         let free_operators = self.grouping.free_operators();
+        if let Some(claims) = self.claims(backend, &free_operators) {
+            return self.assign_claims(backend_index, backend, &claims, &free_operators);
+        }
         let previous_groups: HashSet<ExprId> = self.grouping.groups.keys().copied().collect();
         let refusals = &mut self.refusals;
         group_control_flow(
@@ -99,6 +108,70 @@ impl Partitioner<'_> {
         new_groups.extend(self.accepted_operators(backend_index, backend));
         self.form_regions(backend_index, backend, &new_groups);
         self.record_missing_refusals(backend_index, backend, &free_operators);
+    }
+
+    /// Returns the place of each operator.
+    fn places(&self, free_operators: &[ExprId]) -> Places<'_> {
+        Places {
+            operators: &self.operators,
+            free: free_operators.iter().copied().collect(),
+            region_of: self.region_of_each(),
+            owners: self.owner.iter().map(|&owner| self.refusals.name(owner).clone()).collect(),
+        }
+    }
+
+    /// Returns the claims of a backend that sees the whole module; `None` if the backend states none.
+    fn claims(&self, backend: &mut Backend<'_>, free_operators: &[ExprId]) -> Option<Claims> {
+        let mut bodies = || claims::bodies_of(&self.grouping, &self.bodies, &self.places(free_operators));
+        backend.judge.claims(self.module, &mut bodies)
+    }
+
+    /// Assigns the sets of operators that a backend claims, each as one region, in which matches of the backend's
+    /// patterns are composites.
+    fn assign_claims(
+        &mut self,
+        backend_index: u32,
+        backend: &mut Backend<'_>,
+        claims: &Claims,
+        free_operators: &[ExprId],
+    ) {
+        let places = Places { operators: &[], ..self.places(free_operators) };
+        let checked = claims::check(&mut self.grouping, &self.bodies, &places, claims);
+        for (id, refusal) in checked.refusals {
+            self.refusals.add(backend_index, id, refusal);
+        }
+        let mut judge = WithinSets { judge: backend.judge, set_of: &checked.set_of };
+        for entry in backend.table {
+            if !matches!(entry.pattern.nodes[entry.pattern.root], PatternNode::Function { .. }) {
+                self.grouping.apply(entry, &mut judge, &mut |_, _| {});
+            }
+        }
+        let first = self.regions.len();
+        let name = self.refusals.name(backend_index).clone();
+        self.regions.extend((0..checked.count).map(|_| empty_region(&name)));
+        self.owner.resize(self.regions.len(), backend_index);
+        let mut cache: IndexVec<ExprId, Option<u32>> = IndexVec::filled(None, self.module.nodes.len());
+        for id in self.grouping.order().into_iter().filter(|&id| checked.set_of[id] > 0) {
+            let region = first + checked.set_of[id] as usize - 1;
+            self.regions[region].nodes.push(id);
+            self.region[id] = Some(region as u32);
+        }
+        let is_used = |region: &usize| !self.regions[*region].nodes.is_empty();
+        let mut pending: Vec<usize> = (first..self.regions.len()).filter(is_used).collect();
+        pending.iter().for_each(|&region| self.compute_inputs_and_outputs(region, &mut cache));
+        while !pending.is_empty() {
+            // A region is the first that the backend judges of its operators, so a refusal keeps its code.
+            pending = self.judge_regions(backend_index, backend, &pending, |refusal| refusal);
+        }
+        let region_of = self.region_of_each();
+        if let Some(refusal) = claims.otherwise.clone().map(Arc::new) {
+            for &id in free_operators {
+                if region_of[id].is_none() && !self.refusals.has(backend_index, id) {
+                    self.refusals.add_shared(backend_index, id, &refusal);
+                }
+            }
+        }
+        self.record_missing_refusals(backend_index, backend, free_operators);
     }
 
     /// Returns the free operators that the backend accepts as single operators.
@@ -163,13 +236,19 @@ impl Partitioner<'_> {
         // than its region, so the loop terminates.
         let mut pending: Vec<usize> = (first..self.regions.len()).collect();
         while !pending.is_empty() {
-            pending = self.judge_regions(backend_index, backend, &pending);
+            pending = self.judge_regions(backend_index, backend, &pending, refused_region);
         }
     }
 
     /// Requests the backend's verdicts on regions. Splits the regions that are too large for the backend, and returns
-    /// their parts.
-    fn judge_regions(&mut self, backend_index: u32, backend: &mut Backend<'_>, regions: &[usize]) -> Vec<usize> {
+    /// their parts. `reason` converts the refusal of a region to that of its operators.
+    fn judge_regions(
+        &mut self,
+        backend_index: u32,
+        backend: &mut Backend<'_>,
+        regions: &[usize],
+        reason: impl Fn(Refusal) -> Refusal,
+    ) -> Vec<usize> {
         let mut candidates = Vec::with_capacity(regions.len());
         let mut candidate_regions = Vec::with_capacity(regions.len());
         for &region_index in regions {
@@ -191,10 +270,6 @@ impl Partitioner<'_> {
         let verdicts = request_verdicts(backend.judge, self.module, Question::Regions, &candidates);
         let mut parts = Vec::new();
         for ((region_index, candidate), verdict) in candidate_regions.into_iter().zip(&candidates).zip(verdicts) {
-            let refusal_of = |code: &dyn std::fmt::Display, detail: &str, hint: &str| Refusal {
-                hint: hint.to_owned(),
-                ..Refusal::new(RefusalCode::RegionRefused, format!("{code}: {detail}"))
-            };
             match verdict {
                 Verdict::Supported => {
                     for &unit in &self.regions[region_index].nodes {
@@ -205,11 +280,12 @@ impl Partitioner<'_> {
                     Some(region_parts) => parts.extend(region_parts),
                     None => {
                         let detail = format!("expected a part size >= 1 and smaller than the region, found {size}");
-                        self.refuse_region(backend_index, region_index, candidate, refusal_of(&"Split", &detail, ""));
+                        let refusal = Refusal::new(RefusalCode::RegionRefused, format!("Split: {detail}"));
+                        self.refuse_region(backend_index, region_index, candidate, refusal);
                     }
                 },
-                Verdict::Refused(Refusal { code, detail, hint }) => {
-                    self.refuse_region(backend_index, region_index, candidate, refusal_of(&code, &detail, &hint));
+                Verdict::Refused(refusal) => {
+                    self.refuse_region(backend_index, region_index, candidate, reason(refusal));
                 }
             }
         }
@@ -285,7 +361,7 @@ impl Partitioner<'_> {
         }
         let mut edges = Vec::new();
         for &id in order {
-            self.for_each_flow(id, |producer, consumer| {
+            self.grouping.for_each_flow(id, |producer, consumer| {
                 if let (Some(producer), Some(consumer)) = (node_of[producer], node_of[consumer]) {
                     edges.push((producer, consumer));
                 }
@@ -303,21 +379,14 @@ impl Partitioner<'_> {
                 }
             });
         }
-        let (unnamed, backend) = (Name::from(""), self.refusals.name(backend_index).clone());
+        let backend = self.refusals.name(backend_index).clone();
         let first = self.regions.len();
         let mut region_of_node: Vec<Option<u32>> = vec![None; nodes as usize];
         for id in assigned_ids() {
             let Some(node) = node_of[id] else { continue };
             let region_index = *region_of_node[graph.find(node) as usize].get_or_insert_with(|| {
                 self.owner.push(backend_index);
-                self.regions.push(RegionReport {
-                    symbol: unnamed.clone(),
-                    backend: backend.clone(),
-                    nodes: ExprIds::new(),
-                    composites: Vec::new(),
-                    inputs: ExprIds::new(),
-                    outputs: ExprIds::new(),
-                });
+                self.regions.push(empty_region(&backend));
                 self.regions.len() as u32 - 1
             });
             self.regions[region_index as usize].nodes.push(id);
@@ -375,13 +444,6 @@ impl Partitioner<'_> {
                     is_assigned[id] = true;
                 }
             }
-        }
-    }
-
-    fn for_each_flow(&self, id: ExprId, mut add_edge: impl FnMut(ExprId, ExprId)) {
-        match self.grouping.graph.expr(id) {
-            Some(Expr::Let { .. } | Expr::Function(_) | Expr::Match(_)) => for_each_flow(self.module, id, add_edge),
-            _ => self.grouping.graph.for_each_operand(id, |operand| add_edge(operand, id)),
         }
     }
 
@@ -495,12 +557,13 @@ impl Partitioner<'_> {
     }
 
     /// Rebuilds the module with each region as a call to its function.
-    fn finish(mut self, operators: Vec<ExprId>, module_name: &str) -> Result<(Module, Report), Box<Diagnostic>> {
+    fn finish(mut self, module_name: &str) -> Result<(Module, Report), Box<Diagnostic>> {
         let numbering = self.number_regions();
         let order = self.contracted_order();
         // A region without a used result gets no function.
         let mut is_made = vec![false; self.regions.len()];
         order.iter().filter_map(|&id| self.region[id]).for_each(|region| is_made[region as usize] = true);
+        let operators = std::mem::take(&mut self.operators);
         let operators = self.report(operators, &is_made);
         // The new module dominates memory use, so everything not needed to build it is freed first.
         self.bodies = Bodies::of(&Module::new());
@@ -661,6 +724,23 @@ impl Partitioner<'_> {
         };
         operators.into_iter().map(report).collect()
     }
+}
+
+/// Returns the report of a region without expressions and name.
+fn empty_region(backend: &Name) -> RegionReport {
+    RegionReport {
+        symbol: Name::from(""),
+        backend: backend.clone(),
+        nodes: ExprIds::new(),
+        composites: Vec::new(),
+        inputs: ExprIds::new(),
+        outputs: ExprIds::new(),
+    }
+}
+
+/// Returns the refusal of the operators of a refused region, which the backend had accepted one by one.
+fn refused_region(Refusal { code, detail, hint }: Refusal) -> Refusal {
+    Refusal { hint, ..Refusal::new(RefusalCode::RegionRefused, format!("{code}: {detail}")) }
 }
 
 /// Returns the refusal of an operator that no pattern of a backend matched.

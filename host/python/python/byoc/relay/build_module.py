@@ -52,6 +52,7 @@ def compile_module(mod: IRModule, params: Mapping[str, Any] | None = None) -> Mo
         "open_dims": [],
         "input_shapes": [],
         "adapt": False,
+        "precision": "f32",
         "keep_partition": True,
         "host_only": False,
         "on_failure": "next",
