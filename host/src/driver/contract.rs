@@ -154,7 +154,7 @@ impl Contract {
     /// Returns the violation of a rule about a measured value.
     pub fn violation(&self, key: &str, limit: f64, found: f64) -> Diagnostic {
         let message = format!("{}: {key}: expected at most {limit}, found {found:.3e}", self.path.display());
-        Diagnostic::error(codes::plugins::CONTRACT_VIOLATED, message)
+        violated(message)
     }
 }
 
@@ -204,11 +204,18 @@ impl Rule {
 
     fn violations(&self, explanation: &Explanation, program: &Program, constant_bytes: usize) -> Vec<Diagnostic> {
         let selected: Vec<&NodeRow> = explanation.nodes.iter().filter(|node| self.selects(node)).collect();
-        let violated = |message: String| Diagnostic::error(codes::plugins::CONTRACT_VIOLATED, message);
         if selected.is_empty() && self.has_selector() {
             return vec![self.selects_nothing(explanation)];
         }
         let mut violations = Vec::new();
+        self.check_places(&selected, &mut violations);
+        self.check_precision(explanation, &selected, &mut violations);
+        self.check_limits(explanation, program, constant_bytes, &selected, &mut violations);
+        violations
+    }
+
+    /// Checks the backends of the selected operators.
+    fn check_places(&self, selected: &[&NodeRow], violations: &mut Vec<Diagnostic>) {
         if let (Some(backend), None) = (&self.must, self.min_flops_share) {
             let elsewhere: Vec<&NodeRow> =
                 selected.iter().copied().filter(|node| places(node).any(|place| !is_on(place, backend))).collect();
@@ -252,6 +259,10 @@ impl Rule {
                 violations.push(with_operators(violated(message), &rest, self.must.as_ref()));
             }
         }
+    }
+
+    /// Checks what the backends claim of the regions with selected operators.
+    fn check_precision(&self, explanation: &Explanation, selected: &[&NodeRow], violations: &mut Vec<Diagnostic>) {
         if let Some(lowest) = self.precision.as_deref().and_then(ComputeFormat::parse) {
             let is_selected = |id: &usize| selected.iter().any(|node| node.id == *id);
             for region in explanation.regions.iter().filter(|region| region.nodes.iter().any(is_selected)) {
@@ -264,6 +275,17 @@ impl Rule {
                 }
             }
         }
+    }
+
+    /// Checks the numbers of the build.
+    fn check_limits(
+        &self,
+        explanation: &Explanation,
+        program: &Program,
+        constant_bytes: usize,
+        selected: &[&NodeRow],
+        violations: &mut Vec<Diagnostic>,
+    ) {
         let copied: usize = explanation.copies.iter().map(|row| row.to_device_bytes + row.from_device_bytes).sum();
         let entry = program.functions.get(program.entry as usize);
         let host_steps =
@@ -283,7 +305,6 @@ impl Rule {
                 violations.push(with_operators(violation, &on_host, None));
             }
         }
-        violations
     }
 
     fn has_selector(&self) -> bool {
@@ -312,6 +333,10 @@ impl Rule {
             None => diagnostic.help("\"byoc explain MODEL\" lists the operators"),
         }
     }
+}
+
+fn violated(message: String) -> Diagnostic {
+    Diagnostic::error(codes::plugins::CONTRACT_VIOLATED, message)
 }
 
 /// Returns the places of an operator's parts.
