@@ -6,6 +6,8 @@ mod explain;
 pub mod explain_page;
 pub mod explanation;
 pub mod export;
+#[cfg(feature = "onnx")]
+mod onnx_service;
 mod pipeline;
 pub mod plan;
 mod progress;
