@@ -1,12 +1,14 @@
 //! Service `byoc.onnx.1`: graphs of the boundary as ONNX models, from Rust and from C.
 
 use crate::support::{max_rel_err, run};
+use byoc::driver::{BuildOptions, build};
 use byoc::frontend::{self, LoadOptions};
 use byoc::runtime::cancel::Cancel;
 use byoc::runtime::exec::Pool;
 use byoc::runtime::plugin::from_graph::module_of;
 use byoc::runtime::plugin::services::{Metrics, services};
 use byoc::runtime::plugin::to_graph::constant_handle;
+use byoc::runtime::session::Session;
 use byoc_ir::tensor::{DType as HostDType, Tensor};
 use byoc_plugin_api::{Attr, Constant, DType, Dim, Graph, Node, OnnxOptions, Services, TensorType, ValueRef};
 use std::sync::Arc;
@@ -117,4 +119,32 @@ fn refusals_name_operator_and_opset() {
     cut.outputs[0].node = 9;
     let error = host().onnx(&cut, &[], &OnnxOptions::default()).unwrap_err();
     assert!(error.message.contains('9'), "{error}");
+}
+
+/// A plugin in C asks the service in `judge` and in `compile`; its blob is the model.
+#[test]
+fn service_serves_plugins_in_c() {
+    let dir = tempfile::tempdir().unwrap();
+    byoc_test_support::copy(&byoc_test_support::c_plugin("onnx_region"), &dir.path().join("libbyoc_onnx_region.so"));
+    let session = Session::new(&[dir.path().to_owned()], 1).unwrap();
+    let text = "fn (%x: Tensor[(2, 3, 4, 4), float32], %a: Tensor[(2, 8), float32], %w: Tensor[(4, 8), float32]) { \
+                (nn.relu(nn.dense(%a, %w)), nn.adaptive_avg_pool2d(%x, output_size=[3, 3])) }";
+    let file = dir.path().join("model.relay");
+    std::fs::write(&file, text).unwrap();
+    let loaded = frontend::load(&file, &LoadOptions::default()).unwrap();
+    let options = BuildOptions { backends: vec!["onnx_region".into()], ..BuildOptions::default() };
+    let output = build(&session, loaded, &options, &mut |_| {}).unwrap();
+    let regions: Vec<_> = output.compiled.regions.iter().flatten().collect();
+    assert_eq!(regions.len(), 1);
+    let read = frontend::load_bytes(regions[0].blob.to_vec().into(), None, &LoadOptions::default()).unwrap();
+    let input = [floats(&[2, 8]), floats(&[4, 8])].map(|tensor| (*tensor).clone());
+    let actual = run(&read.module, &input).unwrap();
+    let product = |row: usize, unit: usize| -> f32 {
+        let at = |tensor: &Tensor, i: usize| tensor.as_slice::<f32>()[i];
+        (0..8).map(|k| at(&input[0], row * 8 + k) * at(&input[1], unit * 8 + k)).sum::<f32>().max(0.0)
+    };
+    let expected: Vec<f32> = (0..8).map(|i| product(i / 4, i % 4)).collect();
+    for (actual, expected) in actual[0].as_slice::<f32>().iter().zip(&expected) {
+        assert!((actual - expected).abs() <= 1e-5, "{actual} instead of {expected}");
+    }
 }

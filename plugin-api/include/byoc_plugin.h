@@ -209,6 +209,10 @@ typedef struct byoc_compiled {
  * "memory" is in bytes. "name", "memory" and "about" may be missing. */
 #define BYOC_DEVICES_KEY "byoc.devices.1"
 
+/* Key of `query` for what the backend lacks on this machine, such as a vendor's library. The data is {}; the answer, which `byoc
+ * plugins` prints, is {"reason": "...", "hint": "..."}. A backend that lacks nothing does not answer. */
+#define BYOC_LACK_KEY "byoc.lack.1"
+
 /* Key of `query` for the description under the options and on the device of the user, with the data
  * {"backend_options": {"half": "true"}, "device": "1"}. The answer has the form of `describe`; without one, the description
  * of `describe` holds. */
@@ -429,7 +433,8 @@ typedef struct byoc_onnx {
     size_t struct_size;
     /* Writes a graph (JSON, as in byoc_candidate and byoc_region) as an ONNX model; composites become their operators.
      * `constants` are descriptors as `constant_tensor` gives them. `options` is a JSON object, or NULL: "opset" (a number),
-     * "form" of quantized operators ("qdq" or "integer"), "weights_file" (the name of a file as the model is to spell it:
+     * "form" of quantized operators ("qdq" or "integer"), "float_bias" (true: constant biases of quantized operators in float32,
+     * instead of int32 with a DequantizeLinear), "weights_file" (the name of a file as the model is to spell it:
      * weights of 1 KiB and more then come as BYOC_ONNX_WEIGHTS). `receive` gets the answer in pieces, whose bytes are valid
      * during its call: the pieces of a part in order, those of different parts in any. Returns BYOC_OK or BYOC_ERROR. */
     int32_t (*write)(const char *graph, const byoc_tensor *constants, size_t constant_count, const char *options,

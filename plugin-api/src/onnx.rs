@@ -58,6 +58,10 @@ pub struct OnnxOptions {
     pub opset: Option<i64>,
     /// Form of quantized operators.
     pub form: OnnxForm,
+    /// True for constant biases of quantized operators in float32, instead of int32 with a DequantizeLinear, which some
+    /// compilers take for bytes alone.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub float_bias: bool,
     /// Name of the file of the weights, as the model spells it. If it is set, weights of 1 KiB and more are written to
     /// the part [`PART_WEIGHTS`] instead of the model.
     #[serde(skip_serializing_if = "Option::is_none")]

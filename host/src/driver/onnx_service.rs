@@ -42,7 +42,8 @@ impl OnnxWriter for Writer {
             OnnxForm::Qdq => Form::Qdq,
             OnnxForm::Integer => Form::Integer,
         };
-        let writer_options = Options { opset: options.opset, form, external_from: None };
+        let writer_options =
+            Options { opset: options.opset, form, float_bias: options.float_bias, external_from: None };
         let written =
             write::write(&module, &signature, &writer_options).map_err(|diagnostics| error_of(&diagnostics))?;
         match &options.weights_file {

@@ -62,6 +62,9 @@ pub struct Options {
     pub opset: Option<i64>,
     /// Form of quantized operators.
     pub form: Form,
+    /// True to write constant biases of quantized operators as float32 instead of int32 with a DequantizeLinear, which
+    /// some readers take for bytes alone.
+    pub float_bias: bool,
     /// Number of bytes from which weights are written to a file beside the model; by default those that a model of
     /// 2 GB, the limit of the format, cannot hold.
     pub external_from: Option<usize>,
