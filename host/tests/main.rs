@@ -14,6 +14,7 @@ mod onnx_bad_input;
 mod onnx_files;
 mod onnx_models;
 mod onnx_operators;
+mod onnx_service;
 mod onnx_written;
 mod relay_programs;
 mod specialized;

@@ -2,12 +2,14 @@
 
 use crate::support::{max_rel_err, model_folders, run, test_data};
 use byoc::compare::{Tolerance, compare_values};
+use byoc::driver::written::{ModelStage, at_stage};
 use byoc::frontend::folder::TestFolder;
 use byoc::frontend::onnx::write::{self, Options};
 use byoc::frontend::{LoadOptions, Loaded};
 use byoc::runtime::exec::program::Port;
 use byoc::runtime::value::{PortValue, values};
 use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::tensor::DType;
 use std::path::Path;
 
 /// Writes a model to a folder that has the data sets of `like`.
@@ -125,4 +127,29 @@ fn large_weights_stand_in_a_file_beside_the_model() {
     let error = written.write_file(&other.path().join("model.onnx")).unwrap_err();
     assert_eq!(error.code, codes::frontends::CANNOT_WRITE);
     assert_eq!(std::fs::read_dir(other.path()).unwrap().count(), 1);
+}
+
+/// Compilers that dequantize bytes alone get the biases of quantized layers in float32.
+#[test]
+fn biases_are_float_on_request() {
+    let file = test_data("lowprec/fire_qdq").join("model.onnx");
+    let model = byoc::frontend::load(&file, &LoadOptions::default()).unwrap();
+    let model = at_stage(model, ModelStage::Quantized).unwrap();
+    let read = |float_bias| {
+        let options = Options { float_bias, ..Options::default() };
+        let written = write::write(&model.module, &model.signature, &options).unwrap();
+        let mut bytes = Vec::new();
+        written.write_to(&mut bytes).unwrap();
+        let biases =
+            written.weights.iter().filter(|(_, tensor)| tensor.dtype() == DType::I32 && tensor.shape().len() == 1);
+        (biases.count(), byoc::frontend::load_bytes(bytes.into(), None, &LoadOptions::default()).unwrap())
+    };
+    let ((int_biases, int_model), (float_biases, float_model)) = (read(false), read(true));
+    assert_eq!((int_biases, float_biases), (3, 0));
+    let set = &TestFolder::open(file.parent().unwrap()).unwrap().sets[0];
+    let inputs = set.read_inputs(&model.signature).unwrap();
+    let [expected, actual] = [int_model, float_model].map(|model| run(&model.module, &inputs).unwrap());
+    for (actual, expected) in actual.iter().zip(&expected) {
+        assert!(max_rel_err(actual, expected) <= 0.02, "{}", max_rel_err(actual, expected));
+    }
 }

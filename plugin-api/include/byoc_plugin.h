@@ -210,6 +210,10 @@ typedef struct byoc_compiled {
  * "memory" is in bytes. "name", "memory" and "about" may be missing. */
 #define BYOC_DEVICES_KEY "byoc.devices.1"
 
+/* Key of `query` for what the backend lacks on this machine, such as a vendor's library. The data is {}; the answer, which `byoc
+ * plugins` prints, is {"reason": "...", "hint": "..."}. A backend that lacks nothing does not answer. */
+#define BYOC_LACK_KEY "byoc.lack.1"
+
 /* Key of `query` for the description under the options and on the device of the user, with the data
  * {"backend_options": {"half": "true"}, "device": "1"}. The answer has the form of `describe`; without one, the description
  * of `describe` holds. */
@@ -428,6 +432,30 @@ typedef struct byoc_run_options {
      * thread of `run`; the text is valid until `run` returns. */
     const char *(*options)(const char *backend);
 } byoc_run_options;
+
+/* Name of a service for `get_service`: graphs as ONNX models, for backends whose compilers take ONNX. */
+#define BYOC_ONNX_SERVICE "byoc.onnx.1"
+
+/* Parts of an answer of `write`. */
+#define BYOC_ONNX_MODEL 0   /* bytes of the model */
+#define BYOC_ONNX_WEIGHTS 1 /* bytes of the weights that stand outside of the model */
+#define BYOC_ONNX_INFO 2    /* a JSON object: "opset", "inputs" and "outputs" (names, in the order of the graph's), and "nodes",
+                             * a list of {"name", "op", "operators"}. "operators" has the indices of the graph's nodes that
+                             * the node computes: [3], or [3, 1] for node 1 in the body of composite 3 */
+#define BYOC_ONNX_ERROR 3   /* a JSON object: "message" and "hint" */
+
+/* The service "byoc.onnx.1". To be called in any entry of a plugin, on any thread; a host that only runs models lacks it. */
+typedef struct byoc_onnx {
+    size_t struct_size;
+    /* Writes a graph (JSON, as in byoc_candidate and byoc_region) as an ONNX model; composites become their operators.
+     * `constants` are descriptors as `constant_tensor` gives them. `options` is a JSON object, or NULL: "opset" (a number),
+     * "form" of quantized operators ("qdq" or "integer"), "float_bias" (true: constant biases of quantized operators in float32,
+     * instead of int32 with a DequantizeLinear), "weights_file" (the name of a file as the model is to spell it:
+     * weights of 1 KiB and more then come as BYOC_ONNX_WEIGHTS). `receive` gets the answer in pieces, whose bytes are valid
+     * during its call: the pieces of a part in order, those of different parts in any. Returns BYOC_OK or BYOC_ERROR. */
+    int32_t (*write)(const char *graph, const byoc_tensor *constants, size_t constant_count, const char *options,
+                     void *context, void (*receive)(void *context, int32_t part, const void *bytes, size_t size));
+} byoc_onnx;
 
 /* -- The library --------------------------------------------------------------------------------------------------- */
 

@@ -172,6 +172,21 @@ pub const DESCRIBE_KEY: &str = "byoc.describe.1";
 /// ```
 pub const DEVICES_KEY: &str = "byoc.devices.1";
 
+/// `query` key by which the host asks a code generator what it lacks on this machine, such as a vendor's library. The
+/// data is `{}`, and the answer a JSON object of type [`Lack`]; a backend that lacks nothing does not answer. `byoc
+/// plugins` prints it.
+pub const LACK_KEY: &str = "byoc.lack.1";
+
+/// What a backend lacks on this machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Lack {
+    /// One line, lower case, no full stop.
+    pub reason: String,
+    /// Remedy for the user.
+    pub hint: String,
+}
+
 /// Device of a backend, as listed by `byoc plugins show`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceInfo {

@@ -84,6 +84,7 @@
 //! | [`program`] | regions as C, for exported programs |
 //! | `estimate` | cost estimate of a candidate |
 //! | [`mod@run_options`] | run options |
+//! | [`onnx`] | regions as ONNX models |
 //! | [`link`] | link step over all regions of a model |
 //! | [`device`] | device memory, and runs that continue after `run` has returned |
 //! | `abi`, `executable_object` | the stable-ABI objects, and the adapters between them and the plain traits |
@@ -125,6 +126,7 @@ mod guard;
 pub mod host;
 pub mod link;
 mod log_forwarding;
+pub mod onnx;
 #[doc(hidden)]
 pub mod plugin;
 mod precision;
@@ -144,6 +146,7 @@ pub use estimate::Estimate;
 pub use executable::*;
 pub use graph::*;
 pub use graph_json::GRAPH_VERSION;
+pub use onnx::{OnnxForm, OnnxInfo, OnnxModel, OnnxNode, OnnxOptions};
 pub use plugin::{API_VERSION, CODEGEN_PREFIX, Context, LOADER_PREFIX, Registry};
 pub use precision::{ComputeFormat, PrecisionClaim};
 pub use run_options::run_options;

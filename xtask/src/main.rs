@@ -29,6 +29,7 @@ mod process;
 mod python;
 mod quantized;
 mod serve;
+mod tensorrt;
 mod test;
 mod test_arm;
 mod wheel;
@@ -71,6 +72,11 @@ tasks! {
         [] => onednn::fetch().map(|file| println!("{}", file.display()))
     }
 
+    "tensorrt" ""
+    "Fetch TensorRT for RTX into vendor/tensorrt, where the tensorrt backend finds it" {
+        [] => tensorrt::fetch().map(|file| println!("{}", file.display()))
+    }
+
     "test" "[ARGS]"
     "Build everything, and run all tests, in about 20 minutes after the build; ARGS, such as a part of the names of tests, \
      are passed to cargo test" { args => test::run(args) }
@@ -97,6 +103,10 @@ tasks! {
     "Compile the CUDA kernels that code generation makes of the file tests, with NVIDIA's runtime compiler (fetched)" {
         [] => cuda::check()
     }
+
+    "test-tensorrt" ""
+    "Compile models for GPUs with TensorRT for RTX (fetched) on the CPU, and check engines, refusals and artifacts; takes \
+     minutes" { [] => tensorrt::test() }
 
     "test-torch" ""
     "Run the tests of the Python package with PyTorch (fetched)" {

@@ -23,12 +23,13 @@ const TARGET: &str = "x86_64-unknown-linux-gnu.2.28";
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
 /// Packages and libraries of the plugins inside the wheel.
-pub const PLUGINS: [(&str, &str); 6] = [
+pub const PLUGINS: [(&str, &str); 7] = [
     ("byoc-ccompiler", "libbyoc_ccompiler.so"),
     ("byoc-dnnl", "libbyoc_dnnl.so"),
     ("byoc-nuc-fpga", "libbyoc_nuc_fpga.so"),
     ("byoc-opencl", "libbyoc_opencl.so"),
     ("byoc-template", "libbyoc_template.so"),
+    ("byoc-tensorrt", "libbyoc_tensorrt.so"),
     ("byoc-vta", "libbyoc_vta.so"),
 ];
 

@@ -2,10 +2,12 @@
 
 use super::args::{DiagnosticArgs, PluginDirArgs};
 use super::{render, table};
+use byoc::driver::backend::lack;
 use byoc::runtime::error::Failure;
-use byoc::runtime::plugin::registry::{PluginFile, Status};
+use byoc::runtime::plugin::registry::{PluginFile, Registry, Status};
 use byoc::runtime::session::Session;
 use byoc_ir::diag::{Code, Diagnostic};
+use byoc_ir::escape::line;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -16,12 +18,24 @@ pub fn run(plugins: &PluginDirArgs, diagnostics: &DiagnosticArgs) -> Result<Exit
     registry.load_all();
     let files: Vec<&PluginFile> = registry.found().collect();
     print_list(&files, diagnostics);
+    if !diagnostics.json {
+        print_lacks(&registry);
+    }
     if !diagnostics.json && files.is_empty() {
         let mut diagnostic = Diagnostic::warning(Code(401), "no plugin file found");
         diagnostic = registry.inventory(diagnostic);
         render::print_diagnostic(&diagnostic.help("copy a backend's shared library to one of these directories"));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what backends lack on this machine, one line each.
+fn print_lacks(registry: &Registry) {
+    for name in registry.backends() {
+        if let Ok(Some(lack)) = lack(registry, &name) {
+            println!("{}", line(&format!("{name}: {lack}")));
+        }
+    }
 }
 
 fn print_list(files: &[&PluginFile], diagnostics: &DiagnosticArgs) {

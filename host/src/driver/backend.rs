@@ -8,7 +8,9 @@ use byoc_ir::diag::{Diagnostic, Severity, codes, nearest};
 use byoc_ir::ir::{ExprId, Module};
 use byoc_ir::op;
 use byoc_plugin_api::host::LoadedPlugin;
-use byoc_plugin_api::{self as api, Codegen, ComputeFormat, DESCRIBE_KEY, DEVICES_KEY, Description, DeviceInfo};
+use byoc_plugin_api::{
+    self as api, Codegen, ComputeFormat, DESCRIBE_KEY, DEVICES_KEY, Description, DeviceInfo, LACK_KEY, Lack,
+};
 use byoc_runtime::choices::{Choices, base_name};
 use byoc_runtime::error::Failure;
 use byoc_runtime::plugin::fault;
@@ -281,6 +283,21 @@ impl Backend<'_> {
         self.chosen.insert(option.to_owned(), value.to_owned());
         Ok(())
     }
+}
+
+/// Returns what a backend lacks on this machine, such as a vendor's library, in one line. Calls no other entry of it.
+///
+/// # Errors
+/// E0401 if no plugin registers the backend, E0406 if it fails, or does not answer in the documented form.
+pub fn lack(registry: &Registry, name: &str) -> Result<Option<String>, Failure> {
+    let (codegen, _) = registry.codegen(name)?;
+    let response = codegen.query(LACK_KEY, b"{}").map_err(|e| fault(&e))?;
+    let Some(response) = response else { return Ok(None) };
+    let Lack { reason, hint } = serde_json::from_slice(&response).map_err(|error| {
+        let message = format!("backend {name}: {LACK_KEY}: expected a reason: {error}");
+        Failure::new(codes::plugins::PLUGIN_FAULT, message)
+    })?;
+    Ok(Some(if hint.is_empty() { reason } else { format!("{reason}; {hint}") }))
 }
 
 /// Checks that a backend option may be set per run, and that it accepts the value.

@@ -9,6 +9,8 @@ pub mod explain_page;
 pub mod explanation;
 pub mod export;
 pub mod judge;
+#[cfg(feature = "onnx")]
+mod onnx_service;
 mod options;
 mod pass_log;
 mod pipeline;

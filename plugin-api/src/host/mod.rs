@@ -10,6 +10,7 @@ mod in_place;
 mod layout;
 mod load;
 mod loaded;
+pub mod onnx;
 pub mod run_options;
 mod sniff;
 mod sources;

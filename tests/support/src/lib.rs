@@ -169,6 +169,13 @@ pub fn onednn() -> Option<PathBuf> {
     library.or_else(|| Some(workspace().join("vendor/onednn/libdnnl.so.3"))).filter(|file| file.is_file())
 }
 
+/// Returns the directory of TensorRT for RTX: `BYOC_TENSORRT_LIB`, or the copy in `vendor/tensorrt` from `cargo xtask
+/// tensorrt`. Without it, tests that need it are skipped.
+pub fn tensorrt() -> Option<PathBuf> {
+    let library = std::env::var_os("BYOC_TENSORRT_LIB").map(PathBuf::from);
+    library.or_else(|| Some(workspace().join("vendor/tensorrt"))).filter(|path| path.exists())
+}
+
 /// Returns true if the CPU has int8 dot-product instructions (VNNI), without which oneDNN is not used for int8.
 /// Otherwise prints a note, because tests then skip the parts that need VNNI.
 #[expect(clippy::print_stdout, reason = "a test reports skipped parts")]

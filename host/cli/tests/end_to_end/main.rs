@@ -30,6 +30,7 @@ mod rude;
 mod run_errors;
 mod skew;
 mod template;
+mod tensorrt;
 mod valgrind;
 mod values;
 mod vta;

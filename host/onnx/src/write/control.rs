@@ -23,7 +23,9 @@ pub fn write_unit(w: &mut Writer<'_>, unit: ScopeId, roots: &[ExprId]) -> Result
     let order = order.ok_or_else(|| Refusal::new("a function that calls itself, other than as a while loop"))?;
     for id in order {
         w.count()?;
+        let outer = w.current.replace(id);
         let written = write_expr(w, id);
+        w.current = outer;
         if let Err(refusal) = written {
             let operator = operator_name(w, id);
             let label = w.label(id, &operator);

@@ -66,6 +66,16 @@ impl Model {
         self.write_header(out, None)
     }
 
+    /// Writes the model to one output, and its weights to another, which the model names `location`. Small weights
+    /// stay in the model, as readers need their values for shapes.
+    ///
+    /// # Errors
+    /// If an output fails.
+    pub fn write_parts(&self, location: &str, model: &mut dyn Write, weights: &mut dyn Write) -> Result<()> {
+        self.write_weights(weights)?;
+        self.write_header(model, Some(location))
+    }
+
     /// Writes the model; weights are in the file `external`, if there is one and they are large enough.
     fn write_header(&self, out: &mut dyn Write, external: Option<&str>) -> Result<()> {
         let mut out = BufWriter::new(out);

@@ -33,7 +33,7 @@ use super::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, Tensor
 use byoc_ir::cancel;
 use byoc_ir::diag::{Diagnostic, MAX_REPORTED, codes};
 use byoc_ir::interface::Signature;
-use byoc_ir::ir::Module;
+use byoc_ir::ir::{Module, OriginId, Origins};
 use byoc_ir::tensor::Tensor;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::rc::Rc;
@@ -62,6 +62,9 @@ pub struct Options {
     pub opset: Option<i64>,
     /// Form of quantized operators.
     pub form: Form,
+    /// True to write constant biases of quantized operators as float32 instead of int32 with a DequantizeLinear, which
+    /// some readers take for bytes alone.
+    pub float_bias: bool,
     /// Number of bytes from which weights are written to a file beside the model; by default those that a model of
     /// 2 GB, the limit of the format, cannot hold.
     pub external_from: Option<usize>,
@@ -74,6 +77,8 @@ pub struct Model {
     pub proto: ModelProto,
     /// Initializers of the main graph, in order of first use.
     pub weights: Vec<(String, Arc<Tensor>)>,
+    /// Origins of the nodes of the main graph, in order: of the expressions for which they were written.
+    pub origins: Vec<OriginId>,
     external_from: usize,
 }
 
@@ -135,6 +140,8 @@ fn finish(w: Writer<'_>, mut graph: GraphProto, outputs: Vec<Rc<str>>) -> Model 
         let mut live: HashSet<Rc<str>> = function.output.iter().map(|output| output.as_str().into()).collect();
         prune(&mut function.node, &mut live);
     }
+    let origin = |node: &NodeProto| w.node_exprs.get(node.name.as_str()).map(|&id| w.module.nodes[id].origin);
+    let origins = graph.node.iter().map(|node| origin(node).unwrap_or(Origins::none())).collect();
     let final_names = w.names.finish(&mut graph, &mut functions);
     let final_name = |name: &str| final_names.get(name).filter(|_| live.contains(name)).cloned();
     let weights = w.initializers.into_iter().filter_map(|(name, tensor)| Some((final_name(&name)?, tensor)));
@@ -161,7 +168,7 @@ fn finish(w: Writer<'_>, mut graph: GraphProto, outputs: Vec<Rc<str>>) -> Model 
         functions,
         ..ModelProto::default()
     };
-    Model { proto, weights, external_from: w.options.external_from.unwrap_or(MAX_MODEL_BYTES) }
+    Model { proto, weights, origins, external_from: w.options.external_from.unwrap_or(MAX_MODEL_BYTES) }
 }
 
 /// Removes the nodes whose results nothing reads. `live` are the names that are read, to which those of the remaining

@@ -101,6 +101,10 @@ pub struct Writer<'m> {
     pub quantized: HashMap<ExprId, (Operand, Operand)>,
     /// First results of operators without the rows that pad them, by call.
     pub unpadded: HashMap<ExprId, Operand>,
+    /// Expression that is being written.
+    pub current: Option<ExprId>,
+    /// Expressions of the nodes, by their temporary names.
+    pub node_exprs: HashMap<Rc<str>, ExprId>,
     /// Operators that the one before them has done.
     pub absorbed: HashSet<ExprId>,
     values: HashMap<ExprId, Value>,
@@ -133,6 +137,8 @@ impl<'m> Writer<'m> {
             reals: HashMap::new(),
             quantized: HashMap::new(),
             unpadded: HashMap::new(),
+            current: None,
+            node_exprs: HashMap::new(),
             absorbed: HashSet::new(),
             values: HashMap::new(),
             initializer_names: HashMap::new(),
@@ -263,6 +269,9 @@ impl<'m> Writer<'m> {
         let mut results = vec![name.clone()];
         for i in 1..outputs {
             results.push(self.names.temporary(Base::Result(name.clone(), i)));
+        }
+        if let Some(current) = self.current {
+            self.node_exprs.insert(name.clone(), current);
         }
         let graph = self.graph();
         graph.produced.extend(results.iter().cloned());

@@ -3,7 +3,7 @@
 
 use super::to_graph::dtype_to_api;
 use byoc_ir::diag::{Diagnostic, codes};
-use byoc_ir::ir::{self, Attrs, Expr, ExprId, FuncType, Module};
+use byoc_ir::ir::{self, Attrs, Expr, ExprId, FuncType, Module, Source};
 use byoc_ir::op;
 use byoc_ir::tensor::{self, Tensor};
 use byoc_ir::text::dim_or_symbol;
@@ -17,15 +17,51 @@ use std::sync::Arc;
 /// # Errors
 /// If an operator or element type is unknown to the host, or a type stated in the graph contradicts the inferred type.
 pub fn module_of(graph: &api::Graph, constants: &[api::Constant]) -> Result<Module, Box<Diagnostic>> {
+    traced_module_of(graph, constants).map(|(module, _)| module)
+}
+
+/// Positions of the operators of a graph, by their number as sources of a module: the index of a node, for an operator
+/// in a composite followed by the index in its body.
+pub type Positions = Vec<Vec<u32>>;
+
+/// Variant of [`module_of`] that also returns the operators from which the expressions of the module originate.
+///
+/// # Errors
+/// As for [`module_of`].
+pub fn traced_module_of(
+    graph: &api::Graph,
+    constants: &[api::Constant],
+) -> Result<(Module, Positions), Box<Diagnostic>> {
     graph.check(constants.len()).map_err(|e| Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, e)))?;
     let mut builder = Builder::default();
     let inputs = graph.inputs.iter().map(|input| Ok(builder.var(input.name.as_str(), type_from_api(&input.ty)?)));
     let params: Vec<ExprId> = inputs.collect::<Result<_, Box<Diagnostic>>>()?;
     let mut tensors: Vec<Option<ExprId>> = vec![None; constants.len()];
-    let outputs = inline_graph(&mut builder, graph, &params, constants, &mut tensors)?;
+    let mut trace = Trace::default();
+    let outputs = inline_graph(&mut builder, graph, &params, (constants, &mut tensors), &mut trace)?;
+    builder.origin = None;
     let body = builder.tuple(&outputs)?;
     builder.define("main", &params, body)?;
-    Ok(builder.module)
+    Ok((builder.module, trace.positions))
+}
+
+/// Record of the operators that become expressions.
+#[derive(Default)]
+struct Trace {
+    positions: Positions,
+    /// Indices of the composites around the graph that is converted.
+    outer: Vec<u32>,
+}
+
+impl Trace {
+    /// Records the operator of a node, from which the next expressions originate.
+    fn enter(&mut self, builder: &mut Builder, index: usize, node: &api::Node, operator: &str) {
+        let names: Vec<&str> = node.sources.iter().map(|source| source.as_str()).collect();
+        let name = if names.is_empty() { operator.to_owned() } else { names.join(", ") };
+        let source = Source { name: name.as_str().into(), op: operator.into() };
+        builder.origin = Some(builder.module.origins.add_source(source));
+        self.positions.push(self.outer.iter().copied().chain([index as u32]).collect());
+    }
 }
 
 // Composite bodies contain operators and loops, and loop bodies contain only operators, so this recursion is at most
@@ -34,11 +70,11 @@ fn inline_graph(
     builder: &mut Builder,
     graph: &api::Graph,
     inputs: &[ExprId],
-    constants: &[api::Constant],
-    tensors: &mut [Option<ExprId>],
+    (constants, tensors): (&[api::Constant], &mut [Option<ExprId>]),
+    trace: &mut Trace,
 ) -> Result<Vec<ExprId>, Box<Diagnostic>> {
     let mut values: Vec<Vec<ExprId>> = Vec::with_capacity(graph.nodes.len());
-    for node in &graph.nodes {
+    for (position, node) in graph.nodes.iter().enumerate() {
         let args: Vec<ExprId> = node.inputs.iter().map(|r| values[r.node as usize][r.index as usize]).collect();
         let outputs = match &node.kind {
             api::NodeKind::Input(index) => vec![inputs[*index as usize]],
@@ -64,18 +100,28 @@ fn inline_graph(
             }
             api::NodeKind::Composite(composite) if composite.name == api::WHILE => {
                 let states = node.outputs.len();
+                trace.enter(builder, position, node, api::WHILE);
                 let frame = LoopFrame::new(builder, &composite.body, &args, states)?;
-                let outputs = inline_graph(builder, &composite.body, &frame.inputs, constants, tensors)?;
+                trace.outer.push(position as u32);
+                let outputs = inline_graph(builder, &composite.body, &frame.inputs, (constants, &mut *tensors), trace)?;
+                trace.outer.pop();
                 frame.finish(builder, &outputs)?
             }
             api::NodeKind::Composite(composite) => {
                 for (i, (&arg, input)) in args.iter().zip(&composite.body.inputs).enumerate() {
                     check_declared(builder, arg, &input.ty, &format!("input {i} of {}", composite.body.symbol))?;
                 }
-                inline_graph(builder, &composite.body, &args, constants, tensors)?
+                trace.outer.push(position as u32);
+                let outputs = inline_graph(builder, &composite.body, &args, (constants, &mut *tensors), trace)?;
+                trace.outer.pop();
+                outputs
             }
-            api::NodeKind::Op(name) if name == api::IF => branch(builder, &args)?,
+            api::NodeKind::Op(name) if name == api::IF => {
+                trace.enter(builder, position, node, api::IF);
+                branch(builder, &args)?
+            }
             api::NodeKind::Op(name) => {
+                trace.enter(builder, position, node, name);
                 let attrs = Attrs::new(node.attrs.iter().map(|a| (a.key.as_str(), attr_from_api(&a.value))));
                 let result = call(builder, name.as_str(), &args, attrs)?;
                 match builder.module.ty(result).as_tuple().map(<[ir::Type]>::len) {

@@ -93,6 +93,16 @@ pub fn services(pool: Arc<Pool>, metrics: Arc<Metrics>, cancel: Cancel) -> Servi
     Services::new(Host { pool, metrics, cancel })
 }
 
+/// Service of a crate above this one, such as a writer of models: a program has those of the crates that it links.
+pub struct Service {
+    /// Name, with the version in it.
+    pub name: &'static str,
+    /// Returns the function table, which lives as long as the process.
+    pub table: fn() -> NonNull<c_void>,
+}
+
+inventory::collect!(Service);
+
 struct Host {
     pool: Arc<Pool>,
     metrics: Arc<Metrics>,
@@ -142,7 +152,7 @@ impl HostServices for Host {
         match name {
             STREAM_SERVICE => Some(device::stream_service()),
             RUN_OPTIONS_SERVICE => Some(run_options::service()),
-            _ => None,
+            _ => inventory::iter::<Service>().find(|service| service.name == name).map(|service| (service.table)()),
         }
     }
 

@@ -146,6 +146,12 @@ fn matching(zero: &Operand, scale: &Operand) -> Operand {
 
 /// Dequantizes a bias of accumulators.
 fn real_bias(c: &mut Call<'_, '_>, bias: &Arc<Tensor>, product: &[f32]) -> Result<Operand> {
+    if c.w.options.float_bias && !product.is_empty() {
+        let scale = |i: usize| f64::from(product[i % product.len()]);
+        let values = bias.view().to_f64s();
+        let values: Vec<f32> = values.iter().enumerate().map(|(i, value)| (value * scale(i)) as f32).collect();
+        return Ok(Operand::Constant(Arc::new(Tensor::from_slice(bias.shape(), &values))));
+    }
     let scale = match product {
         [one] => Tensor::scalar(*one),
         all => Tensor::from_slice(&[all.len()], all),
