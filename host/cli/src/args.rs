@@ -513,6 +513,8 @@ pub enum PluginsCommand {
     Check(PluginsCheckArgs),
     /// Create a directory with a new plugin that builds and runs unchanged.
     New(PluginsNewArgs),
+    /// Renew the copy of the boundary in the directory of a plugin.
+    Update(PluginsUpdateArgs),
     /// Test the claims of a plugin with generated cases against the reference.
     Test(PluginsTestArgs),
     /// Run the worker process of `test`.
@@ -567,6 +569,13 @@ pub struct PluginsNewArgs {
     pub api: Option<PathBuf>,
 }
 
+/// Arguments of `byoc plugins update`.
+#[derive(Args, Debug)]
+pub struct PluginsUpdateArgs {
+    /// Directory of the plugin, as "byoc plugins new" made it.
+    pub dir: PathBuf,
+}
+
 /// Arguments of `byoc plugins test`.
 #[derive(Args, Debug)]
 pub struct PluginsTestArgs {
@@ -579,6 +588,9 @@ pub struct PluginsTestArgs {
     /// Number of cases for each operator and each pattern.
     #[arg(long, value_name = "N", default_value_t = 24)]
     pub cases: usize,
+    /// Entry after which a case ends: compile, for a backend whose device this machine lacks.
+    #[arg(long, value_name = "compile", value_parser = ["compile"])]
+    pub until: Option<String>,
     /// Substring of the names of the operators and patterns to test.
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
@@ -613,6 +625,9 @@ pub struct TestWorkerArgs {
     /// Maximum number of threads for the plugin.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: u16,
+    /// Entry after which a case ends.
+    #[arg(long)]
+    pub until: Option<String>,
     /// Directories searched for plugins.
     #[command(flatten)]
     pub plugins: PluginDirArgs,

@@ -23,6 +23,7 @@ pub fn run(args: PluginsArgs) -> Result<ExitCode, Failure> {
         }
         Some(PluginsCommand::Check(check)) => plugins_check::run(&check),
         Some(PluginsCommand::New(new)) => plugins_new::run(&new),
+        Some(PluginsCommand::Update(update)) => plugins_new::update(&update),
         Some(PluginsCommand::Test(mut test)) => {
             test.plugins = merge_dirs(args.plugins, test.plugins);
             plugins_test::run(&test)

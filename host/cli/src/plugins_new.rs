@@ -1,11 +1,13 @@
-//! `byoc plugins new`: creates a directory with a new plugin that builds and runs unchanged.
+//! `byoc plugins new`: creates a directory with a new plugin that builds and runs unchanged. `byoc plugins update`: renews
+//! the copy of the boundary in it.
 //!
 //! The templates are two plugins that this project tests and documents: the minimal Rust plugin and the C sample.
 
-use super::args::PluginsNewArgs;
+use super::args::{PluginsNewArgs, PluginsUpdateArgs};
 use byoc::runtime::error::Failure;
-use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::diag::{Diagnostic, codes, plural};
 use byoc_plugin_api::{API_VERSION, host};
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -34,6 +36,9 @@ const LICENSES: [(&str, &str); 2] = [
     ("LICENSE-MIT", include_str!("../../../LICENSE-MIT")),
     ("LICENSE-APACHE", include_str!("../../../LICENSE-APACHE")),
 ];
+/// Directories of the copied crates.
+const API: &str = "byoc-plugin-api";
+const HELPERS: &str = "byoc-plugin-support";
 /// Name of the C plugin in the template.
 const C_NAME: &str = "elementwise";
 const C_SOURCE: &str = include_str!("../../../plugins/samples/elementwise.c");
@@ -137,8 +142,6 @@ fn fill_template(template: &str, name: &str) -> String {
 /// Returns the files of the crate, including copies of byoc-plugin-api and byoc-plugin-support unless `api` names the
 /// source directory of byoc-plugin-api.
 fn rust_files(name: &str, api: Option<&Path>) -> Files {
-    const API: &str = "byoc-plugin-api";
-    const HELPERS: &str = "byoc-plugin-support";
     // The type is named after the plugin: `my_chip` defines `MyChip`.
     let parts = name.split('_').filter(|part| !part.is_empty());
     let title: String = parts.map(|part| part[..1].to_ascii_uppercase() + &part[1..]).collect();
@@ -158,15 +161,90 @@ fn rust_files(name: &str, api: Option<&Path>) -> Files {
         (".gitignore".into(), "/target\n/plugins\n".into()),
     ];
     if api.is_none() {
-        files.extend(host::plugin_api_sources().into_iter().map(|(path, text)| (format!("{API}/{path}"), text)));
-        let manifest = include_str!("../templates/support.toml").replace("@VERSION@", API_VERSION);
-        files.push((format!("{HELPERS}/Cargo.toml"), manifest));
-        files.extend(SUPPORT.map(|(path, text)| (format!("{HELPERS}/src/{path}"), text.to_owned())));
-        for dir in [API, HELPERS] {
-            files.extend(LICENSES.map(|(path, text)| (format!("{dir}/{path}"), text.to_owned())));
-        }
+        files.extend(copied_crates());
     }
     files
+}
+
+/// Returns the copies of byoc-plugin-api and byoc-plugin-support in the crate of a plugin.
+fn copied_crates() -> Files {
+    let mut files: Files =
+        host::plugin_api_sources().into_iter().map(|(path, text)| (format!("{API}/{path}"), text)).collect();
+    let manifest = include_str!("../templates/support.toml").replace("@VERSION@", API_VERSION);
+    files.push((format!("{HELPERS}/Cargo.toml"), manifest));
+    files.extend(SUPPORT.map(|(path, text)| (format!("{HELPERS}/src/{path}"), text.to_owned())));
+    for dir in [API, HELPERS] {
+        files.extend(LICENSES.map(|(path, text)| (format!("{dir}/{path}"), text.to_owned())));
+    }
+    files
+}
+
+/// Returns the headers of the boundary in the directory of a C plugin.
+fn copied_headers() -> Files {
+    vec![
+        ("byoc_plugin.h".into(), host::C_HEADER.into()),
+        ("byoc_json.h".into(), host::C_JSON_HEADER.into()),
+        ("byoc_device.h".into(), host::C_DEVICE_HEADER.into()),
+    ]
+}
+
+/// Renews the copy of the boundary in the directory of a plugin: byoc-plugin-api and byoc-plugin-support, or the headers of
+/// C. What the author wrote stays as it is.
+pub fn update(args: &PluginsUpdateArgs) -> Result<ExitCode, Failure> {
+    let dir = &args.dir;
+    let has = |path: &str| dir.join(path).is_file();
+    let files = match (has(&format!("{API}/Cargo.toml")), has("byoc_plugin.h")) {
+        (true, _) => copied_crates(),
+        (false, true) => copied_headers(),
+        (false, false) => {
+            let message =
+                format!("{}: expected a copy of the boundary, {API} or byoc_plugin.h, found none", dir.display());
+            return Err(invalid_request(message)
+                .help("name the directory that \"byoc plugins new\" made; a plugin with --api DIR has no copy")
+                .into());
+        }
+    };
+    let fault =
+        |path: &Path, error: std::io::Error| invalid_request(format!("cannot write {}: {error}", path.display()));
+    let mut changed = 0;
+    for (path, text) in &files {
+        let path = dir.join(path);
+        if std::fs::read_to_string(&path).is_ok_and(|old| old == *text) {
+            continue;
+        }
+        changed += 1;
+        std::fs::create_dir_all(path.parent().unwrap_or(dir)).map_err(|error| fault(&path, error))?;
+        super::output_file::write(&path, |file| file.write_all(text.as_bytes()))?;
+    }
+    let removed = remove_stale(dir, &files).map_err(|error| fault(dir, error))?;
+    println!(
+        "{}: boundary {API_VERSION}, {} renewed, {} removed, {} as before",
+        dir.display(),
+        plural(changed, "file"),
+        plural(removed, "file"),
+        files.len() - changed
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Removes sources that an earlier copy of the crates had. Returns their number.
+fn remove_stale(dir: &Path, files: &Files) -> std::io::Result<usize> {
+    let mut removed = 0;
+    let mut folders = vec![format!("{API}/src"), format!("{HELPERS}/src")];
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = std::fs::read_dir(dir.join(&folder)) else { continue };
+        for entry in entries {
+            let entry = entry?;
+            let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
+            if entry.file_type()?.is_dir() {
+                folders.push(path);
+            } else if path.ends_with(".rs") && !files.iter().any(|file| file.0 == path) {
+                std::fs::remove_file(dir.join(path))?;
+                removed += 1;
+            }
+        }
+    }
+    Ok(removed)
 }
 
 fn c_files(name: &str) -> Files {
@@ -175,14 +253,12 @@ fn c_files(name: &str) -> Files {
         .replace(&format!("/* {C_NAME}: "), &format!("/* {name}: "));
     let mut files: Files = vec![
         (format!("{name}.c"), source),
-        ("byoc_plugin.h".into(), host::C_HEADER.into()),
-        ("byoc_json.h".into(), host::C_JSON_HEADER.into()),
-        ("byoc_device.h".into(), host::C_DEVICE_HEADER.into()),
         ("Makefile".into(), fill_template(include_str!("../templates/Makefile"), name)),
         ("README.md".into(), fill_template(include_str!("../templates/plugin_c.md"), name)),
         ("byoc-plugin.pc".into(), include_str!("../templates/byoc-plugin.pc").replace("@VERSION@", API_VERSION)),
         (".gitignore".into(), "*.so\n/plugins\n".into()),
     ];
+    files.extend(copied_headers());
     files.extend(LICENSES.map(|(path, text)| (path.to_owned(), text.to_owned())));
     files
 }

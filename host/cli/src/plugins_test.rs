@@ -127,6 +127,9 @@ fn worker_command(program: &[OsString], file: &Path, args: &PluginsTestArgs, mem
     };
     command.args(&program[1..]);
     command.args(["plugins", "test-worker"]).arg(file).args(["--threads", &args.threads.to_string()]);
+    if let Some(entry) = &args.until {
+        command.args(["--until", entry]);
+    }
     for dir in &args.plugins.plugin_dirs {
         command.arg("--plugin-dir").arg(dir);
     }
@@ -341,7 +344,8 @@ fn run_case(
 
 /// Runs the worker: requests on standard input, responses on standard output.
 pub fn run_worker(args: &TestWorkerArgs) -> Result<ExitCode, Failure> {
-    let worker = Worker::new(&args.file, &args.plugins.plugin_dirs, args.threads.into())?;
+    let worker =
+        Worker::new(&args.file, &args.plugins.plugin_dirs, args.threads.into())?.until_compile(args.until.is_some());
     let send = |value: &Value| {
         // The newline ends a line that a plugin may have left unterminated.
         println!("\n{value}");

@@ -39,6 +39,8 @@ pub struct Harness<'b, 'r> {
     pub cache_dir: Option<&'b Path>,
     /// Test conditions of the case.
     pub setting: &'b Setting,
+    /// True if a case ends after `compile`.
+    pub until_compile: bool,
     /// Callback invoked before each call to an entry, with the names of the entry and the region.
     pub progress: &'b dyn Fn(&str, &str),
 }

@@ -22,6 +22,12 @@ impl Harness<'_, '_> {
         };
         let (mut max_share, mut unfinished_runs) = (0.0f64, 0);
         for test_region in &test_regions {
+            if self.until_compile {
+                match self.compile(test_region, self.cache_dir) {
+                    Ok(_) => continue,
+                    Err(fault) => return CaseResult::Failed(fault.in_region(&test_region.graph.symbol)),
+                }
+            }
             if self.setting.is_on_device {
                 let linked_region = match self.compile(test_region, self.cache_dir) {
                     Ok(linked_region) => linked_region,

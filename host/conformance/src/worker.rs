@@ -29,6 +29,8 @@ pub struct Worker {
     single_threaded: Services,
     call_counter: Arc<CallCounter>,
     cancel: Cancel,
+    /// True if cases end after `compile`.
+    until_compile: bool,
 }
 
 impl Worker {
@@ -48,7 +50,21 @@ impl Worker {
             return Err(rejection_diagnostic(file, rejection).into());
         }
         let other_plugins = if dirs.is_empty() { Registry::empty() } else { Registry::discover(dirs, &multi_threaded) };
-        Ok(Worker { registry, others: other_plugins, services: multi_threaded, single_threaded, call_counter, cancel })
+        Ok(Worker {
+            registry,
+            others: other_plugins,
+            services: multi_threaded,
+            single_threaded,
+            call_counter,
+            cancel,
+            until_compile: false,
+        })
+    }
+
+    /// Ends cases after `compile`, if set.
+    #[must_use]
+    pub fn until_compile(self, until_compile: bool) -> Worker {
+        Worker { until_compile, ..self }
     }
 
     /// Serves requests until end of input.
@@ -222,6 +238,7 @@ impl Worker {
             single_threaded: &self.single_threaded,
             cache_dir: request["cache_dir"].as_str().map(Path::new),
             setting,
+            until_compile: self.until_compile,
             progress,
         };
         Ok(body(&harness))

@@ -117,6 +117,21 @@ fn correct_backends_pass() {
     }
 }
 
+/// A backend whose device is elsewhere is tested as far as compiling.
+#[test]
+fn cases_may_end_after_compile() {
+    let dir = temporary_folder();
+    for (mistake, only, expected) in
+        [("nan_lost", "nn.relu", &[][..]), ("claims_then_refuses", "nn.conv2d", &["claim-not-kept"][..])]
+    {
+        let file = dir.path().join(format!("{mistake}.so"));
+        copy(&test_plugin("faulty"), &file);
+        let (output, lines) = run_conformance(&file, &["--cases", "8", "--only", only, "--until", "compile"]);
+        assert_eq!(kinds(&lines), expected, "{mistake}: {}", output.out);
+        assert_eq!(output.code, i32::from(!expected.is_empty()), "{}", output.err);
+    }
+}
+
 #[test]
 fn reports_waivers_without_a_claim() {
     let (output, _) = run_conformance(&test_plugin("dense"), &["--cases", "4", "--waive", "layer"]);

@@ -99,6 +99,38 @@ fn builds_new_plugin_in_rust() {
     }
 }
 
+#[test]
+fn update_renews_the_copy_of_the_boundary() {
+    let dir = temp_dir();
+    for (name, arguments, copied, stale) in [
+        ("mine", &[][..], "byoc-plugin-api/src/lib.rs", Some("byoc-plugin-support/src/left.rs")),
+        ("inc", &["--c"][..], "byoc_plugin.h", None),
+    ] {
+        let plugin_dir = dir.path().join(name);
+        let path = plugin_dir.display().to_string();
+        byoc([&["plugins", "new", &path][..], arguments].concat()).ok();
+        let fresh = std::fs::read(plugin_dir.join(copied)).unwrap();
+        std::fs::write(plugin_dir.join(copied), "of an earlier release").unwrap();
+        std::fs::write(plugin_dir.join("README.md"), "mine").unwrap();
+        if let Some(stale) = stale {
+            std::fs::write(plugin_dir.join(stale), "gone").unwrap();
+        }
+        let removed = usize::from(stale.is_some());
+        let output = byoc(["plugins", "update", &path]).ok().out;
+        assert!(output.contains(&format!("1 file renewed, {removed} file")), "{output}");
+        assert_eq!(std::fs::read(plugin_dir.join(copied)).unwrap(), fresh);
+        assert_eq!(std::fs::read_to_string(plugin_dir.join("README.md")).unwrap(), "mine");
+        assert!(stale.is_none_or(|stale| !plugin_dir.join(stale).exists()));
+        let again = byoc(["plugins", "update", &path]).ok().out;
+        assert!(again.contains("0 files renewed, 0 files removed"), "{again}");
+    }
+    let empty = dir.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    byoc(["plugins", "update", &empty.display().to_string()])
+        .fails_with("E0425")
+        .stderr_contains(&["expected a copy of the boundary, byoc-plugin-api or byoc_plugin.h, found none"]);
+}
+
 /// Checks that the copied sources are accompanied by their licenses.
 fn assert_licensed(dir: &Path) {
     for name in ["LICENSE-MIT", "LICENSE-APACHE"] {
