@@ -327,6 +327,9 @@ pub struct ExplainArgs {
     /// Complete output: full reasons in each row, no truncation, and the types of the regions.
     #[arg(long)]
     pub full: bool,
+    /// Operators to tell everything about instead: by name in the model, or by type, with * for any text.
+    #[arg(long, value_name = "OPERATOR", conflicts_with_all = ["html", "full"])]
+    pub why: Option<String>,
     /// Compilation options.
     #[command(flatten)]
     pub build: BuildArgs,

@@ -5,13 +5,14 @@ use super::args::ExplainArgs;
 use super::ready::{self, Request};
 use super::{output_file, render, table};
 use byoc::driver::backend::Backend;
+use byoc::driver::contract::is_match;
 use byoc::driver::explain_page;
-use byoc::driver::explanation::{Explanation, NodeRow, Placement, PlacementKind, RefusalRow};
+use byoc::driver::explanation::{Explanation, NodeRow, Placement, PlacementKind, RefusalRow, RegionRow};
 use byoc::runtime::artifact;
 use byoc::runtime::error::Failure;
 use byoc::runtime::plugin::registry::Registry;
 use byoc_conformance::report::exclusions;
-use byoc_ir::diag::{Diagnostic, codes, plural};
+use byoc_ir::diag::{Diagnostic, codes, nearest, plural};
 use byoc_plugin_api::Estimate;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,13 +26,13 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
         output_file::check([path.as_path()])?;
     }
     if ready::is_artifact(&args.model) {
+        if let Some(pattern) = &args.why {
+            let explanation = explanation_of(&args.model)?;
+            return print_why(&explanation, pattern, args.build.diagnostics.json);
+        }
         let explain = artifact::open(&args.model)?.into_compiled().explain;
         if let Some(path) = &args.html {
-            let explanation = Explanation::deserialize(&explain).map_err(|error| {
-                let message = format!("{}: expected an explanation of this release: {error}", args.model.display());
-                Diagnostic::error(codes::artifacts::MALFORMED, message).help("compile the model again")
-            })?;
-            write_page(path, &args.model, &explanation)?;
+            write_page(path, &args.model, &explanation_of(&args.model)?)?;
         }
         println!("{explain}");
         return Ok(ExitCode::SUCCESS);
@@ -47,6 +48,9 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.html {
         write_page(path, &args.model, explanation)?;
     }
+    if let Some(pattern) = &args.why {
+        return print_why(explanation, pattern, args.build.diagnostics.json);
+    }
     if args.build.diagnostics.json {
         println!("{}", serde_json::json!(explanation));
     } else {
@@ -54,6 +58,86 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
         print_guarantees(explanation, &request.session.registry)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the explanation in an artifact.
+fn explanation_of(path: &Path) -> Result<Explanation, Failure> {
+    let explain = artifact::open(path)?.into_compiled().explain;
+    Explanation::deserialize(&explain).map_err(|error| {
+        let message = format!("{}: expected an explanation of this release: {error}", path.display());
+        Diagnostic::error(codes::artifacts::MALFORMED, message).help("compile the model again").into()
+    })
+}
+
+/// Prints everything that is known of the operators that a pattern names.
+fn print_why(explanation: &Explanation, pattern: &str, is_json: bool) -> Result<ExitCode, Failure> {
+    let selected = |by: fn(&NodeRow) -> &str| -> Vec<&NodeRow> {
+        explanation.nodes.iter().filter(|node| is_match(pattern, by(node))).collect()
+    };
+    let by_name = selected(|node| &node.source);
+    let nodes = if by_name.is_empty() { selected(|node| &node.op) } else { by_name };
+    if nodes.is_empty() {
+        let message = format!("--why: expected an operator of the model, found \"{pattern}\"");
+        let names = explanation.nodes.iter().flat_map(|node| [node.source.as_str(), node.op.as_str()]);
+        let help = match nearest(pattern, names) {
+            Some(name) => format!("did you mean \"{name}\"?"),
+            None => "\"byoc explain MODEL\" lists the operators".to_owned(),
+        };
+        return Err(Diagnostic::error(codes::types::UNKNOWN_OPERATOR, message).help(help).into());
+    }
+    for (index, node) in nodes.into_iter().enumerate() {
+        let regions = || explanation.regions.iter().filter(|region| region.nodes.contains(&node.id));
+        if is_json {
+            println!("{}", serde_json::json!({ "node": node, "regions": regions().collect::<Vec<_>>() }));
+            continue;
+        }
+        if index > 0 {
+            println!();
+        }
+        print_story(explanation, node, regions());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the place of an operator with its neighbors, and the reasons of every backend that does not have it.
+fn print_story<'e>(explanation: &'e Explanation, node: &NodeRow, regions: impl Iterator<Item = &'e RegionRow>) {
+    let share = 100.0 * node.flops as f64 / explanation.totals.flops.max(1) as f64;
+    let cost = if node.flops == 0 {
+        "no FLOPs".to_owned()
+    } else {
+        format!("{} FLOPs, {share:.1} % of the model", count(node.flops))
+    };
+    println!("{} {}: {cost}", node.op, node.source);
+    let line = |label: &str, text: &str| table::print_wrapped(&format!("  {label}: "), text);
+    line("runs", &placement_names(node).join(", "));
+    for region in regions {
+        let others = region.nodes.len().saturating_sub(1);
+        let text = format!("{} of {}, with {} more", region.symbol, region.backend, plural(others, "operator"));
+        line("region", &text);
+        line("region takes", &region.inputs.join(", "));
+        line("region gives", &region.outputs.join(", "));
+        if !region.precision.is_empty() {
+            line("precision", &region.precision.join("; "));
+        }
+        if let Some(estimate) = &region.estimate {
+            line("estimate", &estimate_text(estimate));
+        }
+    }
+    let name = |other: &NodeRow| format!("{} {} ({})", other.op, other.source, placement_names(other).join(", "));
+    let before: Vec<String> = node.inputs.iter().filter_map(|&id| explanation.nodes.get(id)).map(name).collect();
+    let after: Vec<String> =
+        explanation.nodes.iter().filter(|other| other.inputs.contains(&node.id)).map(name).collect();
+    for (label, names) in [("reads", before), ("read by", after)] {
+        if !names.is_empty() {
+            line(label, &names.join(", "));
+        }
+    }
+    for refusal in &node.refusals {
+        line("refused", &refusal.to_string());
+    }
+    if node.refusals.is_empty() && node.placement.kind == PlacementKind::Host {
+        line("refused", "by no backend: none was asked");
+    }
 }
 
 fn write_page(path: &Path, model: &Path, explanation: &Explanation) -> Result<(), Failure> {

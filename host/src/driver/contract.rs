@@ -383,7 +383,7 @@ fn with_operators(diagnostic: Diagnostic, nodes: &[&NodeRow], backend: Option<&S
 }
 
 /// Returns true if a text matches a pattern, in which `*` stands for any text.
-fn is_match(pattern: &str, text: &str) -> bool {
+pub fn is_match(pattern: &str, text: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut text) = text.strip_prefix(head) else { return false };
     let parts: Vec<&str> = rest.split('*').collect();

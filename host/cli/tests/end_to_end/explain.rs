@@ -153,3 +153,31 @@ fn page_shows_every_operator() {
     // other.
     assert_eq!(page.matches("<path ").count(), 14);
 }
+
+/// `--why` tells everything about one operator: by name, or by type, of a model or of an artifact.
+#[test]
+fn why_tells_the_story_of_an_operator() {
+    let plugins = byoc_test_support::plugin_dir(&["ccompiler", "template"]);
+    let plugins = plugins.path().display().to_string();
+    let model = crate::data_text("digits/digits.onnx");
+    let explain = ["explain", &model, "--dim", "batch=1", "--plugin-dir", &plugins];
+    let why = |arguments: &[&str]| byoc([&explain[..], arguments].concat());
+    let story = why(&["--backend", "template,ccompiler", "--why", "/3/Conv"]).ok().out;
+    for part in [
+        "Conv /3/Conv: 591.9 k FLOPs, 63.6 % of the model",
+        "of ccompiler, with",
+        "reads: Relu /2/Relu (",
+        "read by: Relu /4/Relu (",
+        "refused: template: ",
+    ] {
+        assert!(story.contains(part), "expected {part} in\n{story}");
+    }
+    assert!(!story.contains("ccompiler: "), "{story}");
+    let on_host = why(&["--why", "/3/Conv"]).ok().out;
+    assert!(on_host.contains("runs: host") && on_host.contains("none was asked"), "{on_host}");
+    // A type names all of its operators.
+    let rows = why(&["--why", "Conv", "--json"]).ok().json();
+    assert_eq!(rows.len(), 3);
+    assert!(rows.iter().all(|row| row["node"]["op"] == "Conv"));
+    why(&["--why", "/3/Cnov"]).fails_with("E0204").stderr_contains(&["did you mean \"/3/Conv\"?"]);
+}
