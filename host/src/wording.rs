@@ -84,6 +84,12 @@ const ROWS: &[Row] = &[
         r#"precision="{}""#,
     ),
     row(
+        "--backend-option {}",
+        "CompileOptions::backend_option: {}",
+        "byoc_compile_options.backend_options: {}",
+        "options: {}",
+    ),
+    row(
         "--plugin-dir DIR",
         "SessionBuilder::plugin_dir(DIR)",
         "byoc_session_options.plugin_dirs = {DIR}",
