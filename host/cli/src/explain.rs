@@ -112,7 +112,7 @@ fn print_story<'e>(explanation: &'e Explanation, node: &NodeRow, regions: impl I
     line("runs", &placement_names(node).join(", "));
     for region in regions {
         let others = region.nodes.len().saturating_sub(1);
-        let text = format!("{} of {}, with {} more", region.symbol, region.backend, plural(others, "operator"));
+        let text = format!("{} of {}, with {}", region.symbol, region.backend, plural(others, "other operator"));
         line("region", &text);
         line("region takes", &region.inputs.join(", "));
         line("region gives", &region.outputs.join(", "));

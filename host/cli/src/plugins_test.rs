@@ -35,7 +35,12 @@ pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
         waived: args.waive.clone(),
         limit: Duration::from_secs(args.time_limit.max(1)),
         out: args.out.clone(),
-        reproduce_command: format!("byoc plugins test {}{}", file.display(), dirs.concat()),
+        reproduce_command: format!(
+            "byoc plugins test {}{}{}",
+            file.display(),
+            dirs.concat(),
+            args.until.as_ref().map(|entry| format!(" --until {entry}")).unwrap_or_default()
+        ),
     };
     let is_quiet = args.diagnostics.json || !std::io::stderr().is_terminal();
     let bar = if is_quiet { ProgressBar::hidden() } else { ProgressBar::new_spinner() };

@@ -110,6 +110,16 @@ impl Recovery {
         own.peek()?;
         let touches = |restriction: &&Restriction| candidate.nodes.iter().any(|node| restriction.calls.contains(node));
         if let Question::Regions = question {
+            let refusals: Vec<(&Restriction, &Refusal)> = own
+                .clone()
+                .filter_map(|restriction| match &restriction.action {
+                    Action::Refuse(refusal) => Some((restriction, refusal)),
+                    Action::Split(_) => None,
+                })
+                .collect();
+            if let Some(verdict) = around_refused(module, candidate, &refusals) {
+                return Some(verdict);
+            }
             let sizes = own.filter(touches).filter_map(|restriction| match restriction.action {
                 Action::Split(size) => Some(size),
                 Action::Refuse(_) => None,
@@ -285,10 +295,111 @@ impl Recovery {
     }
 }
 
+/// Returns the verdict on a region that a backend claimed as a whole, with operators that it failed to compile: the region is
+/// halved until they are alone.
+fn around_refused(module: &Module, candidate: &Candidate, refusals: &[(&Restriction, &Refusal)]) -> Option<Verdict> {
+    let calls = calls_of(module, &candidate.nodes);
+    let is_refused = |id: &&ExprId| refusals.iter().any(|(restriction, _)| restriction.calls.contains(id));
+    let count = calls.iter().filter(is_refused).count();
+    let (_, refusal) = refusals.iter().find(|(restriction, _)| !restriction.calls.is_disjoint(&calls))?;
+    let units = unit_count(module, &candidate.nodes, &candidate.composites);
+    match count < calls.len() && units > 1 {
+        true => Some(Verdict::Split(units.div_ceil(2))),
+        false => Some(Verdict::Refused((*refusal).clone())),
+    }
+}
+
 /// Returns the calls of the operators that a message names.
 fn named_calls(module: &Module, calls: &HashSet<ExprId>, message: &str) -> HashSet<ExprId> {
     let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
     let words: HashSet<&str> = message.split(|c: char| !is_name(c)).map(|word| word.trim_end_matches('.')).collect();
     let name = |id: &ExprId| module.expr(*id).as_op_call().map(|(op, _)| op::get(op).name);
     calls.iter().copied().filter(|id| name(id).is_some_and(|name| words.contains(name))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use byoc_core::pass::{
+        Backend, Body, ClaimedSet, Claims, ControlFlow, Judge, RefusalCode, infer_type, partition_for,
+    };
+    use byoc_ir::diag::codes;
+    use byoc_ir::text::{ParseOptions, parse};
+
+    const PROGRAM: &str = "#[version = \"0.0.5\"]
+def @main(%x: Tensor[(4), float32]) {
+  %0 = nn.relu(%x);
+  %1 = abs(%0);
+  %2 = exp(%1);
+  %3 = abs(%2);
+  %4 = nn.relu(%3);
+  %5 = exp(%4);
+  negative(%5)
+}
+";
+
+    /// Backend that accepts everything, by operator or as one set of all operators.
+    struct Accepting<'r> {
+        recovery: &'r Recovery,
+        claims_all: bool,
+    }
+
+    impl Judge for Accepting<'_> {
+        fn claims(&mut self, _: &Module, bodies: &mut dyn FnMut() -> Vec<Body>) -> Option<Claims> {
+            let sets = || bodies().into_iter().map(|body| ClaimedSet { operators: body.operators, problem: None });
+            self.claims_all.then(sets).map(|sets| Claims { sets: sets.collect(), ..Claims::default() })
+        }
+
+        fn judge(&mut self, module: &Module, question: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict> {
+            let verdict = |candidate| self.recovery.verdict("b", module, question, candidate);
+            candidates.iter().map(|candidate| verdict(candidate).unwrap_or(Verdict::Supported)).collect()
+        }
+    }
+
+    /// Partitions until nothing more is learned, with a compiler that fails on `exp`. Returns the number of rounds, and the
+    /// operators of each region that compiles.
+    fn settle(claims_all: bool, message: &str) -> (usize, Vec<Vec<&'static str>>) {
+        let module = infer_type(&parse(PROGRAM, &ParseOptions::default()).module).unwrap();
+        let operators = ["nn.relu", "abs", "exp", "negative"].map(String::from);
+        let mut recovery = Recovery::new(OnFailure::Next, vec!["b".into()]);
+        for round in 1.. {
+            let mut judge = Accepting { recovery: &recovery, claims_all };
+            let mut backends = [Backend {
+                name: "b".into(),
+                table: &[],
+                operators: &operators,
+                control_flow: ControlFlow::default(),
+                judge: &mut judge,
+            }];
+            let (_, report) = partition_for(&module, &mut backends, "default").unwrap();
+            let names = |region: &RegionReport| -> Vec<&'static str> {
+                let operators = region.nodes.iter().filter_map(|&id| module.expr(id).as_op_call());
+                operators.map(|(op, _)| op::get(op).name).collect()
+            };
+            let failing = report.regions.iter().filter(|region| names(region).contains(&"exp"));
+            let failure = || RegionFailure {
+                refusal: Refusal::new(RefusalCode::CompileFailed, message),
+                diagnostic: Diagnostic::error(codes::plugins::REGION_NOT_COMPILED, message),
+            };
+            let failures = failing.map(|region| (region.symbol.to_string(), failure())).collect();
+            if !recovery.learn(&module, &report, &failures) {
+                let compiled = report.regions.iter().filter(|region| !failures.contains_key(&*region.symbol));
+                return (round, compiled.map(names).collect());
+            }
+        }
+        unreachable!()
+    }
+
+    #[test]
+    fn what_compiles_is_placed_around_what_fails() {
+        let expected = [vec!["nn.relu", "abs"], vec!["abs", "nn.relu"], vec!["negative"]];
+        for claims_all in [false, true] {
+            for message in ["no kernel", "exp: no kernel"] {
+                let (rounds, regions) = settle(claims_all, message);
+                let operators: usize = regions.iter().map(Vec::len).sum();
+                assert!(operators == 5 && rounds < MAX_ROUNDS, "{claims_all} {message}: {rounds} {regions:?}");
+                assert!(claims_all || regions == expected, "{message}: {regions:?}");
+            }
+        }
+    }
 }
