@@ -9,6 +9,9 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 /// Number of partitions of a build, after which the regions that still fail run on the host.
 const MAX_ROUNDS: usize = 16;
 
+/// Number of parts of a region that fail alike, after which it is not split further.
+const MAX_PARTS: usize = 16;
+
 /// What happens to a region when its backend fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFailure {
@@ -147,8 +150,8 @@ impl Recovery {
         }
         let mut is_useful = self.take_back(module, report, failures);
         for (region, failure) in &failed {
-            let has_failed_whole = self.has_failed_whole(module, &failed, region, failure);
-            is_useful |= self.restrict(module, region, failure, has_failed_whole);
+            let parts = self.parts_failed_alike(module, &failed, region, failure);
+            is_useful |= self.restrict(module, region, failure, parts);
         }
         is_useful
     }
@@ -194,37 +197,36 @@ impl Recovery {
         is_useful
     }
 
-    /// Returns true if every part of the split region that contains `region` failed alike.
-    fn has_failed_whole(
+    /// Returns the number of parts of the split region that contains `region`, if all of them failed alike; otherwise 0.
+    fn parts_failed_alike(
         &self,
         module: &Module,
         failed: &[(&RegionReport, &RegionFailure)],
         region: &RegionReport,
         failure: &RegionFailure,
-    ) -> bool {
+    ) -> usize {
         let calls = calls_of(module, &region.nodes);
+        // The first of the restrictions is that of the region before any split.
         let whole = self.restrictions.iter().find(|restriction| {
             restriction.backend == *region.backend
                 && matches!(restriction.action, Action::Split(_))
                 && calls.is_subset(&restriction.calls)
         });
-        let Some(whole) = whole else { return false };
-        let alike: usize = failed
+        let Some(whole) = whole else { return 0 };
+        let is_alike = |(other, reason): &&(&RegionReport, &RegionFailure)| {
+            other.backend == region.backend && reason.refusal == failure.refusal
+        };
+        let counts: Vec<usize> = failed
             .iter()
-            .filter(|(other, reason)| other.backend == region.backend && reason.refusal == failure.refusal)
+            .filter(is_alike)
             .map(|(other, _)| calls_of(module, &other.nodes).intersection(&whole.calls).count())
-            .sum();
-        alike >= whole.calls.len() && alike > calls.len()
+            .filter(|&count| count > 0)
+            .collect();
+        if counts.iter().sum::<usize>() >= whole.calls.len() { counts.len() } else { 0 }
     }
 
     /// Adds what follows from the failure of a region. Returns true if the next partition may differ.
-    fn restrict(
-        &mut self,
-        module: &Module,
-        region: &RegionReport,
-        failure: &RegionFailure,
-        has_failed_whole: bool,
-    ) -> bool {
+    fn restrict(&mut self, module: &Module, region: &RegionReport, failure: &RegionFailure, parts: usize) -> bool {
         let (backend, calls) = (region.backend.to_string(), calls_of(module, &region.nodes));
         let units = unit_count(module, &region.nodes, &region.composites);
         let refuse = || Action::Refuse(failure.refusal.clone());
@@ -235,18 +237,19 @@ impl Recovery {
             self.restrictions.push(Restriction { backend, calls, action: refuse() });
             return true;
         }
-        if has_failed_whole {
-            // Nothing of the region compiles, so a further split is futile.
-            self.restrictions.push(Restriction { backend, calls, action: refuse() });
-            return false;
-        }
         let named = named_calls(module, &calls, &failure.refusal.detail);
-        let culprits = if units == 1 { calls.clone() } else { named };
-        // Of several operators of that name, perhaps one alone fails.
-        if units > 1 && culprits.len() != 1 {
-            self.restrictions.push(Restriction { backend, calls, action: Action::Split(units.div_ceil(2)) });
-            return true;
-        }
+        // Of several operators with the name in the message, perhaps one alone fails; not if every part has one.
+        let is_named = named.len() == 1 || (parts > 1 && !named.is_empty());
+        let culprits = match units {
+            1 => calls.clone(),
+            _ if is_named && named.len() < calls.len() => named,
+            // Probably nothing of the region compiles.
+            _ if parts >= MAX_PARTS => calls.clone(),
+            _ => {
+                self.restrictions.push(Restriction { backend, calls, action: Action::Split(units.div_ceil(2)) });
+                return true;
+            }
+        };
         // The rest of a split region becomes one region again.
         let count = self.restrictions.len();
         self.restrictions.retain(|restriction| {
