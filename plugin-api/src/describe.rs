@@ -177,7 +177,7 @@ pub const DEVICES_KEY: &str = "byoc.devices.1";
 /// plugins` prints it.
 pub const LACK_KEY: &str = "byoc.lack.1";
 
-/// What a backend lacks on this machine.
+/// Missing part of a backend on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Lack {

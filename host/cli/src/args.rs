@@ -119,8 +119,8 @@ pub struct BuildArgs {
     /// Contract that the build has to keep, or else the command fails; by default, byoc.toml beside the model.
     #[arg(long, value_name = "FILE")]
     pub contract: Option<PathBuf>,
-    /// What happens to a region that its backend fails to compile: next asks the next backend, then splits the region
-    /// around what fails, then leaves that to the host; split begins with the split; host leaves the region to the host;
+    /// Fate of a region that its backend fails to compile: next asks the next backend, then splits the region around what
+    /// fails, then leaves that to the host; split begins with the split; host leaves the region to the host;
     /// error fails. With error, a region that does not load or loses its device fails as well.
     #[arg(long, value_name = "next|split|host|error", default_value = "next", hide_default_value = true, value_parser = parse_on_failure)]
     pub on_failure: OnFailure,

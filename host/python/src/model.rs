@@ -102,7 +102,7 @@ struct Choices {
     keep_partition: bool,
     /// True if the regions of the module run on the host as well.
     host_only: bool,
-    /// What happens to a region that its backend fails to compile.
+    /// Fate of a region that its backend fails to compile.
     on_failure: String,
     /// Python function called with a description of each stage.
     progress: Option<Py<PyAny>>,

@@ -244,7 +244,7 @@ impl Backend<'_> {
     }
 
     /// Returns the precision that the backend claims for the operators of a region, one line for each claim.
-    pub fn precision_of(&self, module: &Module, region: &RegionReport) -> Vec<String> {
+    pub fn precision_of(&self, module: &Module, region: &RegionReport) -> Vec<(String, ComputeFormat)> {
         precision::summaries(&self.claims_on(module, &region.nodes, &region.composites))
     }
 

@@ -1,4 +1,4 @@
-//! Contracts: what a build of a model has to keep, in a `byoc.toml` beside the model.
+//! Contracts: requirements on a build of a model, in a `byoc.toml` beside the model.
 //!
 //! ```toml
 //! [[contract]]
@@ -14,17 +14,32 @@
 //! any text; without them it selects all. [`Contract::check`] compares a build with the rules that a build decides. The
 //! rules about results and times (`max_rel_err`, `max_latency_ratio`) are for the commands that measure them.
 
+use super::explain::RegionFacts;
 use super::explanation::{Explanation, NodeRow, Placement, PlacementKind};
 use byoc_ir::diag::{Diagnostic, codes, nearest, plural};
+use byoc_ir::ir::Name;
 use byoc_plugin_api::ComputeFormat;
 use byoc_runtime::exec::program::{Instr, Program};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 /// Name of the file beside a model.
 pub const FILE_NAME: &str = "byoc.toml";
+
+/// Facts of a build that rules are about.
+pub(super) struct Build<'b> {
+    /// Place of each operator.
+    pub explanation: &'b Explanation,
+    /// Program of the model.
+    pub program: &'b Program,
+    /// Size of the constants in bytes.
+    pub constant_bytes: usize,
+    /// Statements of the backends about their regions, by symbol.
+    pub facts: &'b BTreeMap<Name, RegionFacts>,
+}
 
 /// Number of operators that a message names.
 const NAMED: usize = 5;
@@ -139,12 +154,12 @@ impl Contract {
     }
 
     /// Returns a violation for each broken rule, E0462, and E0461 for each rule that selects nothing.
-    pub fn check(&self, explanation: &Explanation, program: &Program, constant_bytes: usize) -> Vec<Diagnostic> {
+    pub(super) fn check(&self, build: &Build<'_>) -> Vec<Diagnostic> {
         self.rules
             .iter()
             .flat_map(|(line, rule)| {
                 let at = format!("{}:{line}", self.path.display());
-                rule.violations(explanation, program, constant_bytes)
+                rule.violations(build)
                     .into_iter()
                     .map(move |violation| Diagnostic { message: format!("{at}: {}", violation.message), ..violation })
             })
@@ -202,15 +217,15 @@ impl Rule {
         matches(&self.op, &node.op) && matches(&self.kind, &node.op) && matches(&self.source, &node.source)
     }
 
-    fn violations(&self, explanation: &Explanation, program: &Program, constant_bytes: usize) -> Vec<Diagnostic> {
-        let selected: Vec<&NodeRow> = explanation.nodes.iter().filter(|node| self.selects(node)).collect();
+    fn violations(&self, build: &Build<'_>) -> Vec<Diagnostic> {
+        let selected: Vec<&NodeRow> = build.explanation.nodes.iter().filter(|node| self.selects(node)).collect();
         if selected.is_empty() && self.has_selector() {
-            return vec![self.selects_nothing(explanation)];
+            return vec![self.selects_nothing(build.explanation)];
         }
         let mut violations = Vec::new();
         self.check_places(&selected, &mut violations);
-        self.check_precision(explanation, &selected, &mut violations);
-        self.check_limits(explanation, program, constant_bytes, &selected, &mut violations);
+        self.check_precision(build, &selected, &mut violations);
+        self.check_limits(build, &selected, &mut violations);
         violations
     }
 
@@ -262,13 +277,12 @@ impl Rule {
     }
 
     /// Checks what the backends claim of the regions with selected operators.
-    fn check_precision(&self, explanation: &Explanation, selected: &[&NodeRow], violations: &mut Vec<Diagnostic>) {
+    fn check_precision(&self, build: &Build<'_>, selected: &[&NodeRow], violations: &mut Vec<Diagnostic>) {
         if let Some(lowest) = self.precision.as_deref().and_then(ComputeFormat::parse) {
             let is_selected = |id: &usize| selected.iter().any(|node| node.id == *id);
-            for region in explanation.regions.iter().filter(|region| region.nodes.iter().any(is_selected)) {
-                // A claim reads "nn.dense: bf16, 2 ulps".
-                let format = |claim: &str| ComputeFormat::parse(claim.rsplit(": ").next()?.split(',').next()?);
-                for claim in region.precision.iter().filter(|claim| format(claim).is_some_and(|f| !lowest.allows(f))) {
+            for region in build.explanation.regions.iter().filter(|region| region.nodes.iter().any(is_selected)) {
+                let claims = build.facts.get(&*region.symbol).map_or(&[][..], |facts| &facts.precision);
+                for (claim, _) in claims.iter().filter(|(_, format)| !lowest.allows(*format)) {
                     let message =
                         format!("precision: expected {lowest} of {}, found {claim} in {}", self.words(), region.symbol);
                     violations.push(violated(message));
@@ -278,14 +292,8 @@ impl Rule {
     }
 
     /// Checks the numbers of the build.
-    fn check_limits(
-        &self,
-        explanation: &Explanation,
-        program: &Program,
-        constant_bytes: usize,
-        selected: &[&NodeRow],
-        violations: &mut Vec<Diagnostic>,
-    ) {
+    fn check_limits(&self, build: &Build<'_>, selected: &[&NodeRow], violations: &mut Vec<Diagnostic>) {
+        let Build { explanation, program, constant_bytes, .. } = build;
         let copied: usize = explanation.copies.iter().map(|row| row.to_device_bytes + row.from_device_bytes).sum();
         let entry = program.functions.get(program.entry as usize);
         let host_steps =

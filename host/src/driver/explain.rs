@@ -4,7 +4,7 @@ use super::explanation::{CopyRow, Explanation, NodeRow, Placement, PlacementKind
 use crate::driver::judge::flops;
 use byoc_core::pass::{Refusal, RegionReport, Report};
 use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, SourceId, Type};
-use byoc_plugin_api::Estimate;
+use byoc_plugin_api::{ComputeFormat, Estimate};
 use byoc_runtime::exec::program::{Instr, Place, Program, Reg, Space};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,8 +38,8 @@ impl Operators {
 /// Statements of a backend about a region.
 #[derive(Clone, Default)]
 pub struct RegionFacts {
-    /// Claims of precision, one line each.
-    pub precision: Vec<String>,
+    /// Claims of precision, one line each, with the format that is claimed.
+    pub precision: Vec<(String, ComputeFormat)>,
     /// Estimated cost per run.
     pub estimate: Option<Estimate>,
 }
@@ -169,7 +169,7 @@ pub fn explain(
             flops: region.nodes.iter().map(|&id| flops(module, id)).fold(0, u64::saturating_add),
             inputs: types(&region.inputs),
             outputs: types(&region.outputs),
-            precision,
+            precision: precision.into_iter().map(|(text, _)| text).collect(),
             estimate,
         });
     }

@@ -33,7 +33,7 @@ pub struct BuildOptions {
     pub keep_partition: bool,
     /// Contract that the build has to keep.
     pub contract: Option<Arc<Contract>>,
-    /// What happens to a region that its backend fails to compile.
+    /// Fate of a region that its backend fails to compile.
     pub on_failure: OnFailure,
     /// True if the regions that the module already has run on the host as well.
     pub host_only: bool,

@@ -1,6 +1,5 @@
 //! Build pipeline: compiles a module from a frontend to a program.
 
-use super::Compiled;
 use super::backend::{Backend, CONVERT_LAYOUT};
 use super::explain::{Operators, copies, explain};
 use super::explanation::{Explanation, RefusalRow, Totals};
@@ -9,6 +8,7 @@ use super::pass_log::{ALL_PASSES, PassLog};
 use super::progress::Stage;
 use super::recovery::Recovery;
 use super::round::{Generated, Partition, Round, constant_port, partition};
+use super::{Compiled, contract};
 use crate::frontend::{Loaded, Signature};
 use byoc_core::pass::manager::{self, Step};
 use byoc_core::pass::{DesiredLayout, PassOptions, RefusalCode, RegionReport};
@@ -149,12 +149,13 @@ pub fn build(
     report.add_regions_of(placed, |name| compilers.iter().any(|backend| backend.name == name));
     let Generated { program, constants, regions, linked, failures, mut refusals } = generated;
     refusals.extend(failures.into_iter().map(|(symbol, failure)| (symbol, failure.refusal)));
-    let facts = |region: &RegionReport| facts.get(&region.symbol).cloned().unwrap_or_default();
-    let mut explanation = explain(placed, &operators, &report, &refusals, &facts);
+    let facts_of = |region: &RegionReport| facts.get(&region.symbol).cloned().unwrap_or_default();
+    let mut explanation = explain(placed, &operators, &report, &refusals, &facts_of);
     explanation.copies = copies(&program);
     if let Some(contract) = &options.contract {
-        let violations =
-            contract.check(&explanation, &program, constants.iter().map(|tensor| tensor.bytes().len()).sum());
+        let constant_bytes = constants.iter().map(|tensor| tensor.bytes().len()).sum();
+        let build = contract::Build { explanation: &explanation, program: &program, constant_bytes, facts: &facts };
+        let violations = contract.check(&build);
         if !violations.is_empty() {
             return Err(Failure::from(violations));
         }

@@ -11,7 +11,7 @@ use byoc_plugin_api::{ComputeFormat, Description, PrecisionClaim};
 use byoc_runtime::choices::base_name;
 use byoc_runtime::plugin::to_graph::flat_types;
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Key of a claim on everything that has no claim of its own.
 const EVERYTHING: &str = "*";
@@ -128,10 +128,11 @@ fn widest_float(module: &Module, id: ExprId) -> Option<(DType, ComputeFormat)> {
     floats.max_by_key(|(_, format)| format.significant_bits())
 }
 
-/// Returns the claims that apply in a region, for users: `nn.conv2d: bf16, 2 ulps`.
-pub(super) fn summaries(claims: &[AppliedClaim<'_>]) -> Vec<String> {
-    let texts: BTreeSet<String> =
-        claims.iter().map(|applied| format!("{}: {}", applied.key, applied.claim.summary())).collect();
+/// Returns the distinct claims that apply in a region, for users (`nn.conv2d: bf16, 2 ulps`), each with its format.
+pub(super) fn summaries(claims: &[AppliedClaim<'_>]) -> Vec<(String, ComputeFormat)> {
+    let text = |applied: &AppliedClaim<'_>| format!("{}: {}", applied.key, applied.claim.summary());
+    let texts: BTreeMap<String, ComputeFormat> =
+        claims.iter().map(|applied| (text(applied), applied.claim.computes)).collect();
     texts.into_iter().collect()
 }
 
@@ -194,7 +195,8 @@ mod tests {
             [Composite { name: "chip.one".into(), root: nodes[0], nodes: vec![nodes[0]], inputs: vec![x] }];
         let claims = claims_on(&description, &builder.module, &nodes, &composites);
         assert_eq!(claims.iter().map(|applied| applied.key).collect::<Vec<_>>(), ["one", "nn.relu", "*"]);
-        assert_eq!(summaries(&claims), ["*: f32, 1 ulp", "nn.relu: bf16, 1 ulp", "one: f16, 1 ulp"]);
+        let texts: Vec<String> = summaries(&claims).into_iter().map(|(text, _)| text).collect();
+        assert_eq!(texts, ["*: f32, 1 ulp", "nn.relu: bf16, 1 ulp", "one: f16, 1 ulp"]);
     }
 
     #[test]

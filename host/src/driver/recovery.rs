@@ -1,4 +1,4 @@
-//! What a build does with regions that their backends fail to compile.
+//! Fate of regions that their backends fail to compile.
 
 use byoc_core::pass::{Candidate, Composite, Question, Refusal, RegionReport, Report, Verdict};
 use byoc_ir::diag::{Diagnostic, plural};
@@ -12,7 +12,7 @@ const MAX_ROUNDS: usize = 16;
 /// Number of parts of a region that fail alike, after which it is not split further.
 const MAX_PARTS: usize = 16;
 
-/// What happens to a region when its backend fails.
+/// Fate of a region when its backend fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFailure {
     /// The next backend is asked; what no other backend takes is split; what still fails runs on the host.

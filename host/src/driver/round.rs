@@ -73,7 +73,7 @@ pub(super) fn partition(
     Ok(Partition { module: partitioned, report, facts })
 }
 
-/// What all rounds of a build have in common.
+/// Common part of all rounds of a build.
 pub(super) struct Round<'a> {
     pub session: &'a Session,
     pub options: &'a BuildOptions,

@@ -1,4 +1,4 @@
-//! What int8 devices require alike of a quantized layer.
+//! Requirements of int8 devices on a quantized layer.
 
 use crate::operands::elements;
 use crate::refusal::{CompileError, refuse, refuse_with_hint};

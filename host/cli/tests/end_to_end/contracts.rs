@@ -9,7 +9,7 @@ fn explain(contract: &str, arguments: &[&str]) -> CommandOutput {
     let model = temp_dir.path().join("model.onnx");
     std::fs::copy(data_text("digits/digits.onnx"), &model).unwrap();
     std::fs::write(temp_dir.path().join("byoc.toml"), contract).unwrap();
-    let (model, plugins) = (model.display().to_string(), plugin_dir(&["ccompiler"]));
+    let (model, plugins) = (model.display().to_string(), plugin_dir(&["ccompiler", "template"]));
     let plugins = plugins.path().display().to_string();
     let command = ["explain", &model, "--dim", "batch=1", "--plugin-dir", &plugins];
     byoc([&command[..], arguments].concat())
@@ -30,6 +30,7 @@ fn every_rule_can_be_kept_and_broken() {
         ("max_regions = 1", ON_CCOMPILER, ""),
         ("max_regions = 0", ON_CCOMPILER, "max_regions: expected at most 0 regions, found 1"),
         ("max_cuts = 0", ON_CCOMPILER, ""),
+        ("max_cuts = 0", &["--backend", "template"], "max_cuts: expected at most 0 cuts, found"),
         ("max_host_steps = 0", ON_CCOMPILER, ""),
         ("max_host_steps = 0", &[], "max_host_steps: expected at most 0 steps on the host, found"),
         ("max_copied_bytes = 0", ON_CCOMPILER, ""),

@@ -57,6 +57,21 @@ impl Fixture {
     }
 }
 
+/// A contract limits what is copied to the device and back: a chain copies its input and its result.
+#[test]
+fn a_contract_limits_the_copies() {
+    let fixture = Fixture::new(&json!({}), &chain(3));
+    let contract = fixture.path("strict.toml");
+    let explain = |bytes: usize| {
+        std::fs::write(&contract, format!("[[contract]]\nmax_copied_bytes = {bytes}\n")).unwrap();
+        fixture.run_on_device(&["explain", &fixture.model, "--contract", &contract])
+    };
+    let bytes = 2 * 4 * 8 * 16;
+    explain(bytes).ok();
+    let expected = format!("max_copied_bytes: expected at most {} bytes per run, found {bytes}", bytes - 1);
+    explain(bytes - 1).fails_with("E0462").stderr_contains(&[&expected]);
+}
+
 /// Returns Relay text for a chain of `count + 1` regions, with a view between adjacent regions.
 fn chain(count: usize) -> String {
     let mut text = "def @main(%x: Tensor[(8, 16), float32]) {\n".to_owned();

@@ -89,6 +89,20 @@ fn a_claim_below_the_model_is_refused_unless_allowed() {
 }
 
 #[test]
+fn a_contract_limits_the_precision() {
+    let fixture = Fixture::new(&claims());
+    let contract = fixture.path("strict.toml");
+    let explain = |precision: &str| {
+        std::fs::write(&contract, format!("[[contract]]\nprecision = \"{precision}\"\n")).unwrap();
+        fixture.on_backend(&["explain", &fixture.model, "--precision", "bf16", "--contract", &contract])
+    };
+    explain("bf16").ok();
+    explain("f32").fails_with("E0462").stderr_contains(&[
+        "precision: expected f32 of every operator, found nn.dense: bf16, 1 ulp in tvmgen_default_bf16_main_0",
+    ]);
+}
+
+#[test]
 fn artifacts_record_the_precision() {
     let fixture = Fixture::new(&claims());
     let artifact = fixture.path("model.byoc");
