@@ -7,6 +7,8 @@
 //! concatenation has a quantized form only together with the `qnn.quantize` that follows. A `clip` or `nn.relu` before
 //! a `qnn.quantize` is moved after it: rounding is monotonic, so the result is the same.
 //!
+//! A quantization whose `compute_dtype` is float32 keeps its float operators.
+//!
 //! Results may differ from the results of the float operators by one step of the output's scale, because accumulators
 //! and requantized operands are rounded where the float operators do not round.
 
@@ -49,6 +51,9 @@ pub fn fake_quantization_to_integer(module: &Module) -> Result<Module> {
         }
         let name = op::get(operator).name;
         if name == "qnn.quantize" {
+            if call.attrs.str("compute_dtype") == Some("float32") {
+                return Ok(None);
+            }
             return representations.quantize(rebuild, call);
         }
         let copy = rebuild.copy(id)?;

@@ -19,12 +19,14 @@ operator! {
     name: "qnn.quantize",
     doc: "clip(round(data / output_scale) + output_zero_point) to the range of out_dtype, computed in float32. \
           Halves are rounded away from zero (TONEAREST, as in Relay) or to the even integer (TOEVEN, as in \
-          ONNX). Values outside the range, including infinities, saturate; NaN becomes 0.",
+          ONNX). Values outside the range, including infinities, saturate; NaN becomes 0. compute_dtype float32 \
+          keeps the operators before it in float32: no pass replaces them by operators on integers.",
     inputs: &["data", "output_scale", "output_zero_point"],
     attrs: &[
         AttrDef::new("out_dtype", AttrKind::DType, Default::Str("int8"), "element type of the result"),
         AXIS,
         AttrDef::new("rounding", AttrKind::Str, Default::Str("TONEAREST"), "\"TONEAREST\" or \"TOEVEN\""),
+        AttrDef::new("compute_dtype", AttrKind::Str, Default::Str("None"), "\"float32\" or \"None\""),
     ],
     pattern: OpPattern::ElemWise,
     relation: |relation| {
@@ -34,6 +36,7 @@ operator! {
         check_parameter(relation, 1, Kind::Scale, dim.as_ref())?;
         check_parameter(relation, 2, Kind::ZeroPoint, dim.as_ref())?;
         check_choice(relation, "rounding", &["TONEAREST", "TOEVEN"])?;
+        check_choice(relation, "compute_dtype", &["None", "float32"])?;
         with_element_type(relation, out_dtype(relation, QUANTIZED_DTYPES)?)
     },
     reference: Some(quantize),

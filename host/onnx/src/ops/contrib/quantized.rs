@@ -2,7 +2,7 @@
 
 use super::{Node, Outputs, Result, Row, attrs, single_output};
 use crate::ops::pool::{Kind, pool_of};
-use crate::ops::quant::{self, dynamic_matmul, integer_matmul, quantize_ratio, requantize, scale, zero_point};
+use crate::ops::quant::{self, dynamic_matmul, integer_matmul, requantize, scale, zero_point};
 use crate::ops::recurrent;
 use byoc_ir::ir::ExprId;
 use byoc_ir::tensor::DType;
@@ -91,8 +91,8 @@ fn dequantize_input(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId> {
     n.op("qnn.dequantize", &[data, scale, zero_point], attrs![axis: -1, out_dtype: DType::F32])
 }
 
-/// Quantizes the result with the scale at input `i` and the zero point at input `i + 1`. Plain arithmetic is used,
-/// because the integer operators of the QNN dialect round each operand.
+/// Quantizes the result with the scale at input `i` and the zero point at input `i + 1`. The operators before it stay in
+/// float32, because the integer operators of the QNN dialect round each operand.
 fn quantize_result(n: &mut Node<'_, '_>, value: ExprId, i: usize) -> Result<Outputs> {
     // Without a zero point, the result has the element type of the quantized data.
     let dtype = match n.optional_input(i + 1) {
@@ -100,8 +100,8 @@ fn quantize_result(n: &mut Node<'_, '_>, value: ExprId, i: usize) -> Result<Outp
         None => n.dtype(n.input(0)?)?,
     };
     let (scale, zero_point) = (scale(n, i)?, zero_point(n, i + 1, dtype)?);
-    let ratio = n.op_without_attrs("divide", &[value, scale])?;
-    single_output(quantize_ratio(n, ratio, Some(zero_point), dtype)?)
+    let attrs = attrs![axis: -1, out_dtype: dtype, rounding: "TOEVEN", compute_dtype: "float32"];
+    single_output(n.op("qnn.quantize", &[value, scale, zero_point], attrs)?)
 }
 
 fn binary(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
