@@ -89,7 +89,36 @@ macro_rules! multiversion {
 }
 pub(crate) use multiversion;
 
+/// 1.5 * 2^23 and 1.5 * 2^52: the sum with an integral value below 2^22, or 2^51, has the value's two's complement in
+/// its lowest bits. The conversions of the language saturate, for which processors have no vector instructions.
+const SUMMAND_F32: f32 = 12_582_912.0;
+const SUMMAND_F64: f64 = 6_755_399_441_055_744.0;
+
+/// Returns the lowest byte of an integral value below 2^22 in magnitude; 0 for NaN.
+#[inline(always)]
+pub(crate) fn low_byte(value: f32) -> u8 {
+    let value = if value.is_nan() { 0.0 } else { value };
+    (value + SUMMAND_F32).to_bits() as u8
+}
+
+/// Returns the lowest byte of an integral value below 2^51 in magnitude.
+#[inline(always)]
+pub(crate) fn low_byte_f64(value: f64) -> u8 {
+    (value + SUMMAND_F64).to_bits() as u8
+}
+
 multiversion! {
+    /// Converts integral values below 2^24 in magnitude.
+    pub(crate) fn to_integers(values: &[f32], out: &mut [i32]) {
+        const BOUND: f32 = (1 << 24) as f32;
+        for (out, &value) in out.iter_mut().zip(values) {
+            let value = if value > -BOUND { value } else { -BOUND };
+            let value = if value < BOUND { value } else { BOUND };
+            // SAFETY: the comparisons, which are false for NaN, bound the value.
+            *out = unsafe { value.to_int_unchecked() };
+        }
+    }
+
     /// Copies every `step`-th element of `values` until `out` is full.
     pub(super) fn copy_every(out: &mut [f32], values: &[f32], step: usize) {
         match step {
@@ -136,6 +165,19 @@ pub(crate) fn exp<const FMA: bool>(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn converts_integral_values() {
+        for value in -300i32..=300 {
+            assert_eq!(low_byte(value as f32), value as u8);
+            assert_eq!(low_byte_f64(f64::from(value)), value as u8);
+        }
+        assert_eq!([f32::NAN, -f32::NAN, f32::from_bits(0x7fc0_00ff)].map(low_byte), [0; 3]);
+        let values: Vec<i32> = (-40..=40).map(|i| i * 419_430).chain([1 << 24, -(1 << 24)]).collect();
+        let (floats, mut integers) = (values.iter().map(|&i| i as f32).collect::<Vec<_>>(), vec![0; values.len()]);
+        to_integers(&floats, &mut integers);
+        assert_eq!(integers, values);
+    }
 
     multiversion! {
         fn exps(values: &mut [f32]) {

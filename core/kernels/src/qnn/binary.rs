@@ -5,7 +5,7 @@
 use super::elementwise::line;
 use super::lookup::{self, Sum};
 use crate::broadcast::LoopNest;
-use crate::simd::multiversion;
+use crate::simd::{low_byte_f64, multiversion};
 use crate::{Kernel, Offer, Spec};
 use byoc_ir::op::qnn::numerics::{Rescale, Rounding, range, rescale, saturate};
 use byoc_ir::op::qnn::{default_requantization, scales};
@@ -182,7 +182,7 @@ multiversion! {
         let (zero, low, high) = (f64::from(zero_point), limits.0 as f64, limits.1 as f64);
         for (out, x) in out.iter_mut().zip(x) {
             let value = (f64::from(*x) * factor + 0.5).floor() + zero;
-            *out = value.max(low).min(high) as i32 as u8;
+            *out = low_byte_f64(value.max(low).min(high));
         }
     }
 

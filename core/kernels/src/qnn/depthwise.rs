@@ -4,7 +4,7 @@
 use super::epilogue::{BIAS, Output, SCALES};
 use crate::depthwise::DepthwiseConv;
 use crate::plane::Plane;
-use crate::simd::multiversion;
+use crate::simd::{multiversion, to_integers};
 use crate::{Kernel, Spec, fallback, split};
 use byoc_ir::op::conv::ConvShape;
 use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
@@ -69,8 +69,7 @@ impl Depthwise {
     fn write(&self, inputs: &[TensorView<'_>], channel: usize, sums: &[f32], out: &mut [u8]) {
         match &self.output {
             Output::Sums => {
-                let out: &mut [i32] = bytemuck::cast_slice_mut(out);
-                out.iter_mut().zip(sums).for_each(|(out, &sum)| *out = sum as i32);
+                to_integers(sums, bytemuck::cast_slice_mut(out));
             }
             Output::Bytes(scaling) => {
                 let offset = inputs[BIAS].as_slice::<i32>()[channel];

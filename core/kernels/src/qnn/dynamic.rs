@@ -1,6 +1,6 @@
 //! Quantization over the range of the values of a run.
 
-use crate::simd::multiversion;
+use crate::simd::{low_byte, multiversion};
 use crate::{Kernel, Offer, Spec, split};
 use byoc_ir::op::qnn::Quantized;
 use byoc_ir::tensor::{TensorView, TensorViewMut};
@@ -61,7 +61,7 @@ multiversion! {
         for (out, &value) in out.iter_mut().zip(values) {
             // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer; quotients are at most 255.
             let rounded = (value / scale + 12_582_912.0) - 12_582_912.0;
-            *out = (rounded + zero_point).clamp(0.0, 255.0) as u8;
+            *out = low_byte((rounded + zero_point).clamp(0.0, 255.0));
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::epilogue::{multiply_fixed_point, round_half_away};
 use super::lookup;
-use crate::simd::multiversion;
+use crate::simd::{low_byte, multiversion};
 use crate::{Kernel, Offer, Spec, split};
 use byoc_ir::ir::{Attrs, TensorType};
 use byoc_ir::op::qnn::numerics::{Rescale, Rounding, range, rescale};
@@ -126,7 +126,7 @@ multiversion! {
 fn byte(value: f32, (low, high): (f32, f32)) -> u8 {
     let value = if value < low { low } else { value };
     let value = if value > high { high } else { value };
-    (value as i32) as u8
+    low_byte(value)
 }
 
 /// Requantization of `int32` to 8-bit integers, with a single ratio or one ratio per index of an axis.

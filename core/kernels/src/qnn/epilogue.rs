@@ -2,7 +2,7 @@
 
 use super::tile::{Accumulators, TILE_CHANNELS, TILE_POSITIONS};
 use super::transpose;
-use crate::simd::multiversion;
+use crate::simd::{multiversion, to_integers};
 use crate::split::SharedPtr;
 use byoc_ir::op::qnn::numerics::{Rescale, Rounding};
 
@@ -261,7 +261,7 @@ impl Scaling {
         let mut rows = [[0; TILE_CHANNELS]; TILE_POSITIONS];
         for (sums, out) in sums.chunks(TILE).zip(out.chunks_mut(TILE)) {
             let lanes = accumulators.0.as_flattened_mut();
-            lanes.iter_mut().zip(sums).for_each(|(lane, &sum)| *lane = sum as i32);
+            to_integers(sums, lanes);
             requantize_rows(self, &offsets, 0, sums.len().div_ceil(TILE_CHANNELS), &accumulators, &mut rows);
             out.copy_from_slice(&rows.as_flattened()[..out.len()]);
         }

@@ -45,6 +45,34 @@ impl MaxPool {
         taps.map(move |tap| first + tap * window.dilation[axis] - window.before[axis])
     }
 
+    /// Computes the maxima of the windows of a row of one channel, tap by tap.
+    fn columns(&self, row: &[u8], out: &mut [u8]) {
+        let (stride, before) = (self.window.stride[2], self.window.before[2]);
+        out.fill(MIN_BYTE);
+        for tap in 0..self.taps[2] {
+            // The tap of window i reads element i * stride + tap - before.
+            let tap = tap * self.window.dilation[2];
+            let first = before.saturating_sub(tap).div_ceil(stride);
+            let (Some(out), Some(row)) = (out.get_mut(first..), row.get(first * stride + tap - before..)) else {
+                continue;
+            };
+            match stride {
+                1 => out.iter_mut().zip(row).for_each(|(maximum, x)| *maximum = (*maximum).max(*x)),
+                2 => {
+                    let (pairs, last) = row.as_chunks::<2>();
+                    out.iter_mut().zip(pairs).for_each(|(maximum, pair)| *maximum = (*maximum).max(pair[0]));
+                    if let (Some(maximum), Some(x)) = (out.get_mut(pairs.len()), last.first()) {
+                        *maximum = (*maximum).max(*x);
+                    }
+                }
+                _ => out
+                    .iter_mut()
+                    .zip(row.iter().step_by(stride))
+                    .for_each(|(maximum, x)| *maximum = (*maximum).max(*x)),
+            }
+        }
+    }
+
     /// Computes result row `row` of an image, for one channel or for all channels; `rows` is scratch memory for a row
     /// of data.
     fn line(&self, x: &[u8], image_start: usize, row: usize, channels: usize, rows: &mut [u8], out: &mut [u8]) {
@@ -54,11 +82,15 @@ impl MaxPool {
             let data = &x[image_start + column_in * self.shape.data.stride[3]..][..rows.len()];
             rows.iter_mut().zip(data).for_each(|(maximum, x)| *maximum = (*maximum).max(x ^ flip));
         }
-        for (position, out) in out.chunks_exact_mut(channels).enumerate() {
-            out.fill(MIN_BYTE);
-            for column_in in self.valid_indices(2, position) {
-                let data = &rows[column_in * channels..][..channels];
-                out.iter_mut().zip(data).for_each(|(maximum, x)| *maximum = (*maximum).max(*x));
+        if channels == 1 {
+            self.columns(rows, out);
+        } else {
+            for (position, out) in out.chunks_exact_mut(channels).enumerate() {
+                out.fill(MIN_BYTE);
+                for column_in in self.valid_indices(2, position) {
+                    let data = &rows[column_in * channels..][..channels];
+                    out.iter_mut().zip(data).for_each(|(maximum, x)| *maximum = (*maximum).max(*x));
+                }
             }
         }
         out.iter_mut().for_each(|x| *x ^= flip);
