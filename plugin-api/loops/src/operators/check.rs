@@ -81,6 +81,12 @@ pub fn operator(ir: &RegionIr<'_>, op: &Op<'_>, limits: &Limits) -> Result<(), C
 fn check_elementwise(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(), (RefusalCode, String)> {
     let dtype = ir.val(op.inputs[0]).dtype;
     let refuse = |code, detail: String| Err((code, detail));
+    // The host's kernels of quantized products add the bias and requantize while the sums are in registers.
+    let has_sums_from_outside = op.name == "nn.bias_add" && dtype == DType::I32 && ir.inputs.contains(&op.inputs[0]);
+    if has_sums_from_outside {
+        let detail = "the sums of a quantized product come from another backend, which adds a bias at no cost";
+        return refuse(RefusalCode::NotProfitable, detail.into());
+    }
     // C promotes small integers to int, so only operators without arithmetic produce the same result.
     let has_exact_arithmetic = matches!(dtype, DType::F32 | DType::F64 | DType::I32 | DType::I64);
     let is_exact_operator =
