@@ -312,6 +312,40 @@ pub fn quantized_large_accumulators(c: &mut Case) {
     c.set_result(accumulator);
 }
 
+/// Multiplies by a new input of the same shape, or with one factor for each channel of each image.
+fn multiply(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
+    let mut shape = c.shape(x);
+    if shape.len() == 4 && c.chance(2) {
+        shape[2..].fill(1);
+    }
+    let other = bytes(c, dtype, &shape);
+    let other = c.input_of(other);
+    let operands = if c.chance(2) { [x, other] } else { [other, x] };
+    let mut args = operands.to_vec();
+    for magnitude in [0.03, 0.04, 0.06] {
+        let (scale, zero) = (scale(c, magnitude), zero_point(c, dtype));
+        args.extend([scalar(c, scale), integer(c, zero)]);
+    }
+    c.op("qnn.mul", &args, &[])
+}
+
+/// Adds a new input of the same shape in floats, as ONNX defines the sum of quantized tensors.
+fn add_in_floats(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
+    let other = bytes(c, dtype, &c.shape(x));
+    let other = c.input_of(other);
+    let [a, b] = [x, other].map(|value| {
+        let (scale, zero) = (scale(c, 0.05), zero_point(c, dtype));
+        let (scale, zero) = (scalar(c, scale), integer(c, zero));
+        c.op("qnn.dequantize", &[value, scale, zero], &[])
+    });
+    let sum = c.op("add", &[a, b], &[]);
+    let (scale, zero) = (scale(c, 0.08), zero_point(c, dtype));
+    let attrs =
+        [("out_dtype", dtype_attr(dtype)), ("rounding", str_attr("TOEVEN")), ("compute_dtype", str_attr("float32"))];
+    let (scale, zero) = (scalar(c, scale), integer(c, zero));
+    c.op("qnn.quantize", &[sum, scale, zero], &attrs)
+}
+
 /// Chains without convolutions or matrix products: quantization, requantization, additions, and dequantization.
 pub fn quantized_elementwise(c: &mut Case) {
     c.tolerance = 0.0;
@@ -341,8 +375,10 @@ pub fn quantized_elementwise(c: &mut Case) {
     };
     let mut own_params = dtype;
     for _ in 0..c.int(1, 3) {
-        x = match c.int(0, 2) {
+        x = match c.int(0, 4) {
             0 => add_residual(c, x, own_params),
+            3 => multiply(c, x, own_params),
+            4 => add_in_floats(c, x, own_params),
             1 => {
                 let (axis, zero) = (c.int(0, rank - 1), zero_point(c, own_params));
                 own_params = byte_type(c);
@@ -381,7 +417,11 @@ pub fn quantized_blocks(c: &mut Case) {
     };
     let (accumulator, terms, _) = convolve(c, Some(x), &sizes, false);
     let x = requantize(c, accumulator, (terms as f64).sqrt() * 5500.0, 1, 0, dtype);
-    let x = add_residual(c, x, dtype);
+    let x = match c.int(0, 2) {
+        0 => add_residual(c, x, dtype),
+        1 => multiply(c, x, dtype),
+        _ => add_in_floats(c, x, dtype),
+    };
     let x = c.op("nn.batch_flatten", &[x], &[]);
     let terms = c.shape(x)[1];
     let weight = bytes(c, DType::I8, &[6, terms]);

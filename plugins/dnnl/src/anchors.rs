@@ -1,6 +1,7 @@
 //! Lowering of anchors: the primitives for each kind of operator, and the order in which alternatives are tried.
 
 mod copies;
+mod requantize;
 
 use crate::argument::BufferId;
 use crate::dim_map::DimMap;
@@ -12,6 +13,7 @@ use crate::shape::channels_last;
 use crate::sum_requirement::SumRequirement;
 use byoc_plugin_api::{DType, RefusalCode};
 use byoc_plugin_support::view::{View, count};
+use requantize::Requantization;
 
 /// Tensor that a primitive reads: in place, or after a copy into the dense layout of `order`.
 #[derive(Clone)]
@@ -77,6 +79,15 @@ struct Alternatives<'a> {
     dim_map: DimMap,
     /// Element type of the result.
     dtype: DType,
+    /// What the primitive does with its sums besides: it covers all of `links`.
+    requantization: Option<Requantization>,
+}
+
+impl<'a> Alternatives<'a> {
+    /// Creates alternatives without a bias, for a primitive that cannot accumulate into its destination.
+    fn new(links: &'a [Link], sources: Vec<Vec<Source>>, targets: Vec<Target>, dim_map: DimMap, dtype: DType) -> Self {
+        Alternatives { links, sources, targets, bias: None, allows_sum: false, dim_map, dtype, requantization: None }
+    }
 }
 
 /// Chosen alternative, with its tensors in the required layouts.
@@ -85,7 +96,7 @@ struct Selection {
     sources: Vec<(i32, BufferView, Desc)>,
     target: BufferView,
     chain: Chain,
-    bias: bool,
+    bias: Option<BufferView>,
     dim_map: DimMap,
 }
 
@@ -162,20 +173,26 @@ impl Lowering<'_> {
                 limit -= 1;
                 let links = &alternatives.links[..limit];
                 let bias = alternatives.bias.as_ref().filter(|(index, _)| *index < limit);
+                if alternatives.requantization.is_some() && (reference || limit < alternatives.links.len()) {
+                    return Err(failure.into());
+                }
                 let mut fused_count = 0;
                 for sources in &alternatives.sources {
                     let own_buffers = sources.iter().map(|source| source.tensor.buffer);
                     let read: Vec<BufferId> = own_buffers.chain(chain_reads.iter().copied()).collect();
                     for target in &alternatives.targets {
                         let bias_index = bias.map(|(index, _)| *index);
-                        let chain = self.chain(
-                            links,
-                            &alternatives.dim_map,
-                            target.view(),
-                            bias_index,
-                            alternatives.allows_sum,
-                            &read,
-                        )?;
+                        let chain = match &alternatives.requantization {
+                            Some(requantization) => requantization.chain(),
+                            None => self.chain(
+                                links,
+                                &alternatives.dim_map,
+                                target.view(),
+                                bias_index,
+                                alternatives.allows_sum,
+                                &read,
+                            )?,
+                        };
                         fused_count = fused_count.max(chain.links);
                         if let Target::InPlace(tensor) = target {
                             let sums_elsewhere = chain.sum_into.is_some();
@@ -255,6 +272,7 @@ impl Lowering<'_> {
             (Some(tensor), _) | (None, Target::InPlace(tensor)) => tensor.clone(),
             (None, Target::New(view)) => self.scratch_of(alternatives.dtype, view.clone()),
         };
+        let bias = alternatives.bias.as_ref().filter(|_| bias).map(|(_, bias)| bias.clone());
         Ok(Selection { desc, sources: tensors, target, chain, bias, dim_map: alternatives.dim_map.clone() })
     }
 
@@ -307,15 +325,7 @@ impl Lowering<'_> {
                 // A source that has this order is not copied. Its unit dimensions get the usual strides: the library has
                 // only reference code for others.
                 let sources = vec![vec![Source::reordered(ffi::ARG_SRC, &x, order)]];
-                let alternatives = Alternatives {
-                    links: fused_links,
-                    sources,
-                    targets,
-                    bias: None,
-                    allows_sum: false,
-                    dim_map,
-                    dtype,
-                };
+                let alternatives = Alternatives::new(fused_links, sources, targets, dim_map, dtype);
                 match self.select(&alternatives, &|s, d, a, _| make(s, d, a)) {
                     Ok(found) if !found.desc.is_slow() => {
                         selection = Some(found);
@@ -345,7 +355,8 @@ impl Lowering<'_> {
         let (x, w) = (self.placement(op.inputs[0]), self.placement(op.inputs[1]));
         let shape = self.ir.shape(op.output).to_vec();
         let dtype = self.ir.get(op.output).dtype;
-        // Post-ops of an integer accumulation are left to the `qnn` module.
+        let all_links = links;
+        // Stages after an integer accumulation that the primitive does not compute are left to the `qnn` module.
         let links = if dtype == DType::F32 { links } else { &[] };
         let layout = channels_last(shape.len());
         let weights = kernel(&w, groups, transposed).ok_or_else(|| {
@@ -385,11 +396,16 @@ impl Lowering<'_> {
         sources.push(vec![Source::reordered(ffi::ARG_SRC, &x, &layout)]);
         let targets = vec![Target::New(View::in_order(&shape, &layout))];
         let dim_map = DimMap::plain(&shape, &shape);
-        let alternatives =
-            Alternatives { links, sources, targets, bias: bias.clone(), allows_sum: true, dim_map, dtype };
         let (library, requirement) = (self.library, SumRequirement::of(self.ir, op.output)?);
         let limits_retained_code = self.ir.limits_retained_code;
-        let selection = self.select(&alternatives, &|s, d, attr, with_bias| {
+        let alternatives = Alternatives {
+            bias: bias.clone(),
+            allows_sum: true,
+            ..Alternatives::new(links, sources, targets, dim_map, dtype)
+        };
+        let dst = View::in_order(&shape, &layout);
+        let requantized = self.requantized(op, all_links, (1, dst), &weights, &alternatives)?;
+        let make = |s: &[Desc], d: &Desc, attr: &Attr, with_bias: bool| {
             let mut outcome = Err("oneDNN has no implementation of this operator".into());
             for weights in &weight_layouts {
                 let bias = with_bias.then_some(&bias_desc);
@@ -399,19 +415,19 @@ impl Lowering<'_> {
                     true => PrimitiveDesc::deconvolution(library, &io, window, attr),
                 };
                 outcome = match dtype {
-                    DType::F32 if limits_retained_code => outcome.and_then(PrimitiveDesc::within_retained_limit),
-                    DType::F32 => outcome,
-                    // Integer accumulations have no post-ops.
-                    _ => outcome.map(PrimitiveDesc::without_retained_key),
+                    // The library recognizes equal kernels of accumulations without post-ops.
+                    DType::I32 if !attr.has_post_ops() => outcome.map(PrimitiveDesc::without_retained_key),
+                    _ if limits_retained_code => outcome.and_then(PrimitiveDesc::within_retained_limit),
+                    _ => outcome,
                 };
-                outcome = outcome.and_then(|desc| requirement.check(desc));
+                outcome = outcome.and_then(|desc| requirement.check(desc, attr));
                 if outcome.as_ref().is_ok_and(|desc| !desc.is_slow()) {
                     break;
                 }
             }
             outcome
-        });
-        let selection = match selection {
+        };
+        let selection = match self.select_first(requantized.as_ref(), &alternatives, &make) {
             Err(reason) if reason.code == RefusalCode::ResourceLimit => return Err(reason),
             // The library rejects some windows of transposed convolutions, and has only reference code for others.
             outcome if transposed && dtype == DType::F32 && !outcome.as_ref().is_ok_and(Selection::is_fast) => {
@@ -420,12 +436,14 @@ impl Lowering<'_> {
             outcome => outcome?,
         };
         let mut extra_args = vec![self.weights(&selection, &weights)?];
-        if selection.bias
-            && let Some((_, bias)) = bias
-        {
-            extra_args.push((ffi::ARG_BIAS, bias, bias_desc));
-        }
-        self.emit(op, links, selection, extra_args, if transposed { "transposed convolution" } else { "convolution" })
+        extra_args.extend(selection.bias.clone().map(|bias| (ffi::ARG_BIAS, bias, bias_desc)));
+        self.emit(
+            op,
+            all_links,
+            selection,
+            extra_args,
+            if transposed { "transposed convolution" } else { "convolution" },
+        )
     }
 
     /// Returns the weights in the layout that the primitive chose.
@@ -473,7 +491,8 @@ impl Lowering<'_> {
             swap(&mut b);
         }
         let dtype = self.ir.get(op.output).dtype;
-        // Post-ops of an integer accumulation are left to the `qnn` module.
+        let all_links = links;
+        // Stages after an integer accumulation that the primitive does not compute are left to the `qnn` module.
         let links = if dtype == DType::F32 { links } else { &[] };
         let mut shape = self.ir.shape(op.output).to_vec();
         let rank = shape.len();
@@ -549,14 +568,18 @@ impl Lowering<'_> {
         targets.push(Target::New(View::dense(&shape)));
         let dim_map = DimMap::plain(self.ir.shape(op.output), &shape);
         let alternatives =
-            Alternatives { links, sources, targets, bias: bias.clone(), allows_sum: true, dim_map, dtype };
+            Alternatives { bias, allows_sum: true, ..Alternatives::new(links, sources, targets, dim_map, dtype) };
+        let requantized = match alternatives.dim_map.to_value(&View::dense(&shape)) {
+            Some(dst) => self.requantized(op, all_links, (dst.shape.len() - 1, dst), &b, &alternatives)?,
+            None => None,
+        };
         let (library, requirement) = (self.library, SumRequirement::of(self.ir, op.output)?);
         let make = |s: &[Desc], d: &Desc, attr: &Attr, with_bias: bool| {
             let bias = with_bias.then_some(&bias_desc);
             let mut outcome = Err("oneDNN has no implementation of this operator".into());
             for weights in weight_layouts.iter().chain(s.get(1)) {
                 let io = Conv { src: &s[0], weights, bias, dst: d };
-                outcome = PrimitiveDesc::matmul(library, &io, attr).and_then(|desc| requirement.check(desc));
+                outcome = PrimitiveDesc::matmul(library, &io, attr).and_then(|desc| requirement.check(desc, attr));
                 if outcome.as_ref().is_ok_and(|desc| !desc.is_slow()) {
                     break;
                 }
@@ -565,13 +588,13 @@ impl Lowering<'_> {
         };
         // oneDNN's general GEMM accepts any strides but runs one batch at a time. Copying the operands for a faster
         // implementation is cheaper, so the general GEMM is a last resort.
-        let selection_without_gemm =
-            self.select(&alternatives, &|s, d, attr, with_bias| match make(s, d, attr, with_bias) {
-                Ok(desc) if desc.is_general_product() => {
-                    Err("expected a specialized GEMM of oneDNN, found only the general GEMM".into())
-                }
-                outcome => outcome,
-            });
+        let specialized = |s: &[Desc], d: &Desc, attr: &Attr, with_bias: bool| match make(s, d, attr, with_bias) {
+            Ok(desc) if desc.is_general_product() => {
+                Err("expected a specialized GEMM of oneDNN, found only the general GEMM".into())
+            }
+            outcome => outcome,
+        };
+        let selection_without_gemm = self.select_first(requantized.as_ref(), &alternatives, &specialized);
         let selection = match selection_without_gemm {
             Ok(selection) if !selection.desc.is_slow() => selection,
             _ => self.select(&alternatives, &make)?,
@@ -580,12 +603,8 @@ impl Lowering<'_> {
         if is_constant {
             extra_args.push(self.weights(&selection, &b)?);
         }
-        if selection.bias
-            && let Some((_, bias)) = bias
-        {
-            extra_args.push((ffi::ARG_BIAS, bias, bias_desc));
-        }
-        self.emit(op, links, selection, extra_args, "matrix product")
+        extra_args.extend(selection.bias.clone().map(|bias| (ffi::ARG_BIAS, bias, bias_desc)));
+        self.emit(op, all_links, selection, extra_args, "matrix product")
     }
 
     fn eltwise(&mut self, op: &Op, links: &[Link], function: EltwiseParams) -> Result<usize> {
@@ -632,15 +651,7 @@ impl Lowering<'_> {
                 targets.push(Target::InPlace(sources[0].tensor.clone()));
             }
             targets.push(Target::New(View::dense(&dim_map.exec_shape)));
-            let alternatives = Alternatives {
-                links: fused_links,
-                sources: vec![sources],
-                targets,
-                bias: None,
-                allows_sum: false,
-                dim_map,
-                dtype: DType::F32,
-            };
+            let alternatives = Alternatives::new(fused_links, vec![sources], targets, dim_map, DType::F32);
             match self.select(&alternatives, make) {
                 Ok(selection) if !selection.desc.is_slow() => {
                     best_selection = Some(selection);
@@ -729,15 +740,7 @@ impl Lowering<'_> {
         let slope_source = Source::reordered(ffi::ARG_WEIGHTS, &slope, &order);
         let targets = vec![Target::New(View::in_order(&shape, &order))];
         let dim_map = DimMap::plain(&shape, &shape);
-        let alternatives = Alternatives {
-            links,
-            sources: vec![vec![source, slope_source]],
-            targets,
-            bias: None,
-            allows_sum: false,
-            dim_map,
-            dtype: DType::F32,
-        };
+        let alternatives = Alternatives::new(links, vec![vec![source, slope_source]], targets, dim_map, DType::F32);
         let library = self.library;
         let selection =
             self.select(&alternatives, &|s, d, attr, _| PrimitiveDesc::prelu(library, &s[0], &s[1], d, attr))?;
@@ -776,8 +779,7 @@ impl Lowering<'_> {
         let sources = vec![vec![Source::as_is(ffi::ARG_SRC, &x)]];
         let targets = vec![Target::New(View::dense(&rows))];
         let dim_map = DimMap::plain(&shape, &rows);
-        let alternatives =
-            Alternatives { links, sources, targets, bias: None, allows_sum: false, dim_map, dtype: DType::F32 };
+        let alternatives = Alternatives::new(links, sources, targets, dim_map, DType::F32);
         let library = self.library;
         let selection =
             self.select(&alternatives, &|s, d, attr, _| PrimitiveDesc::layer_norm(library, &s[0], d, epsilon, attr))?;
@@ -813,15 +815,7 @@ impl Lowering<'_> {
                 }
             };
             let targets = vec![Target::New(target)];
-            let alternatives = Alternatives {
-                links,
-                sources: vec![vec![source]],
-                targets,
-                bias: None,
-                allows_sum: false,
-                dim_map,
-                dtype: DType::F32,
-            };
+            let alternatives = Alternatives::new(links, vec![vec![source]], targets, dim_map, DType::F32);
             let selection =
                 self.select(&alternatives, &|s, d, a, _| PrimitiveDesc::reduction(library, alg, &s[0], d, a))?;
             let is_optimized = !selection.desc.is_slow();

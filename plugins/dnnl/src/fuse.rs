@@ -116,8 +116,11 @@ fn follow(
         }
         let op = &ir.ops[user];
         match &op.kind {
-            // Only an integer sum may have the chain's value as its second operand.
-            Kind::Stage(stage) if stages && (op.inputs[0] == value || matches!(stage, Stage::Sum { .. })) => {
+            // Only an integer sum or product may have the chain's value as its second operand.
+            Kind::Stage(_) if ir.shape(op.output) != ir.shape(value) => break,
+            Kind::Stage(stage)
+                if stages && (op.inputs[0] == value || matches!(stage, Stage::Sum { .. } | Stage::Product { .. })) =>
+            {
                 let operand = op.inputs.iter().copied().find(|&input| input != value);
                 chain.push(Link::Stage { op: user, operand });
             }

@@ -26,6 +26,8 @@ pub enum Packing {
     Winograd(WeightLayout),
     /// Column panels of a GEMV matrix.
     Panels(Panels),
+    /// Values that were computed from the constant when the region was lowered.
+    Values(Vec<f32>),
 }
 
 impl Packing {
@@ -35,6 +37,7 @@ impl Packing {
             Packing::Layout(desc) => desc.size(),
             Packing::Winograd(weights) => weights.elements() * size_of::<f32>(),
             Packing::Panels(panels) => panels.elements() * size_of::<f32>(),
+            Packing::Values(values) => size_of_val(&values[..]),
         }
     }
 }
@@ -67,6 +70,10 @@ impl PackSpec {
                 weights.transform(source, zeroed_floats(weights.elements())).ok_or_else(size_error)
             }
             Packing::Panels(panels) => panels.pack(source, zeroed_floats(panels.elements())).ok_or_else(size_error),
+            Packing::Values(values) => {
+                zeroed_floats(values.len()).copy_from_slice(values);
+                Ok(())
+            }
         }
     }
 }

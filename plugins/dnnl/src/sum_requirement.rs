@@ -2,7 +2,7 @@
 
 use crate::cpu::has_vnni;
 use crate::ir::{CompileError, RegionIr, Result, Val};
-use crate::library::{OneDnnError, PrimitiveDesc};
+use crate::library::{Attr, OneDnnError, PrimitiveDesc};
 use byoc_plugin_api::{DType, RefusalCode};
 
 /// Bound below which integer sums are exact in float32.
@@ -37,11 +37,11 @@ impl SumRequirement {
         }
     }
 
-    /// Returns `desc` if its implementation meets the requirement.
+    /// Returns `desc`, which was made with the attributes `attr`, if its implementation meets the requirement.
     ///
     /// # Errors
     /// If the implementation saturates 8-bit products, or rounds sums to floats although the requirement excludes it.
-    pub fn check(self, desc: PrimitiveDesc) -> Result<PrimitiveDesc, OneDnnError> {
+    pub fn check(self, desc: PrimitiveDesc, attr: &Attr) -> Result<PrimitiveDesc, OneDnnError> {
         let name = desc.implementation();
         let multiplies = name.contains("vnni") || name.contains("amx");
         match self {
@@ -52,7 +52,8 @@ impl SumRequirement {
                 );
                 Err(OneDnnError::Unsupported(text))
             }
-            SumRequirement::Wide if !name.starts_with("brg") => {
+            // Post-ops are computed in floats in any case.
+            SumRequirement::Wide if !name.starts_with("brg") && !attr.has_post_ops() => {
                 let text = format!(
                     "expected an implementation that is exact for sums >= 2^24, found {name}, which rounds to float32"
                 );

@@ -222,6 +222,11 @@ impl Attr {
         }
         Ok(attr)
     }
+
+    /// Returns true if the primitive computes more than its own function.
+    pub fn has_post_ops(&self) -> bool {
+        !self.post_ops.is_empty()
+    }
 }
 
 /// Strides, dilation, kernel size and padding of a window, per spatial axis.
@@ -347,7 +352,7 @@ impl PrimitiveDesc {
             )
         );
         let desc: PrimitiveDesc = desc?;
-        desc.check_epilogue(io.bias.is_some() || !attr.post_ops.is_empty())?;
+        desc.check_epilogue(io.bias.is_some() || attr.has_post_ops())?;
         desc.with_retained_key(true, io, w, attr)
     }
 

@@ -33,6 +33,7 @@ pub struct BufferView {
 }
 
 /// Post-op of a primitive.
+#[derive(Clone)]
 pub enum PostOp {
     /// Adds the previous contents of the destination.
     Sum,
@@ -281,8 +282,9 @@ impl Lowering<'_> {
         if let Some(&buffer) = self.packed_buffers.get(&index) {
             return Ok(Some(buffer));
         }
-        let bytes = self.packs.packs[index].packing.bytes();
-        let dtype = self.dtype(tensor);
+        let packing = &self.packs.packs[index].packing;
+        let bytes = packing.bytes();
+        let dtype = if matches!(packing, Packing::Values(_)) { DType::F32 } else { self.dtype(tensor) };
         let buffer = self.buffer(Place::Packed(index), bytes.div_ceil(dtype.size()) as i64, dtype);
         self.packed_buffers.insert(index, buffer);
         Ok(Some(buffer))
@@ -590,7 +592,7 @@ impl Lowering<'_> {
     }
 
     /// Applies a transpose or reshape to `view`. Returns `None` if the result needs a copy.
-    fn view_after(&self, op: &Op, view: &View) -> Option<View> {
+    pub fn view_after(&self, op: &Op, view: &View) -> Option<View> {
         match &op.kind {
             Kind::Transpose(axes) => Some(view.permute(axes)),
             _ => view.reshape(self.ir.shape(op.output)),

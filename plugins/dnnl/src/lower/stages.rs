@@ -6,9 +6,13 @@ use crate::fuse::Link;
 use crate::ir::{CompileError, Def, Kind, Op, Result, Val};
 use crate::library::ffi;
 use crate::plan::Operation;
-use crate::qnn::epilogue::{AxisParam, Epilogue, EpilogueOp, FixedPointScale, FloatScale, MAX_OTHERS};
+use crate::qnn::epilogue::{
+    AxisParam, Epilogue, EpilogueOp, FAST_BOUND, FixedPointScale, FloatScale, Images, MAX_OTHERS,
+};
 use crate::qnn::ratio::{Fixed, Ratios, Rounding};
 use crate::qnn::stage::{Stage, SumOperand, range};
+use crate::shape::channels_last;
+use crate::translate::quantized::is_byte;
 use byoc_plugin_api::{DType, RefusalCode};
 use byoc_plugin_support::view::{View, count};
 
@@ -28,7 +32,12 @@ struct EpilogueBuilder {
     ops: Vec<EpilogueOp>,
     /// True if the operations so far produce floats.
     is_real: bool,
+    /// Minimum and maximum of the integers so far, if they are few.
+    range: Option<(i32, i32)>,
 }
+
+/// Magnitude of the integers up to which each product with a ratio is compared with the product with a float.
+const MAX_CHECKED: i32 = 1 << 18;
 
 fn unsupported_shape(detail: &str) -> CompileError {
     CompileError::new(RefusalCode::UnsupportedShape, detail)
@@ -44,7 +53,7 @@ impl Lowering<'_> {
         }
         let dtype = self.dtype(&x);
         let mut view = View { offset: 0, ..x.view.clone() };
-        let mut epilogue = EpilogueBuilder { axis: None, ops: Vec::new(), is_real: dtype == DType::F32 };
+        let mut epilogue = EpilogueBuilder::new(dtype);
         let mut tensors = Vec::new();
         let (mut fused_links, mut last) = (None, (op.output, view.clone()));
         let first_link = Link::Stage { op: self.op_index(op), operand: op.inputs.get(1).copied() };
@@ -60,8 +69,8 @@ impl Lowering<'_> {
                         break;
                     }
                     if let Some(other) = other {
-                        let tensor = self.operand_in_layout(*other, &view)?;
-                        epilogue.set_operand_dtype(self.dtype(&tensor));
+                        let (tensor, images) = self.operand_in_layout(*other, &view)?;
+                        epilogue.set_operand(self.dtype(&tensor), images);
                         tensors.push(tensor);
                     }
                     (fused_links, last) = (Some(i), (stage_op.output, view.clone()));
@@ -97,15 +106,27 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns the operand `other` in the layout of the packed `view`, copying it if necessary.
-    fn operand_in_layout(&mut self, other: Val, view: &View) -> Result<BufferView> {
+    /// Returns the operand `other` in the layout of the packed `view`, copying it if necessary, and the sizes of the
+    /// images in `view` if the operand has one element per channel.
+    fn operand_in_layout(&mut self, other: Val, view: &View) -> Result<(BufferView, Option<Images>)> {
         let other = self.placement(other);
         if other.view.same_layout(view) {
-            return Ok(other);
+            return Ok((other, None));
+        }
+        if other.view.shape != view.shape {
+            let channels_last = View::in_order(&view.shape, &channels_last(view.shape.len()));
+            if !view.same_layout(&channels_last) {
+                return Err(unsupported_shape("expected channels-last images for one factor per channel"));
+            }
+            let images = Images {
+                elements: count(&view.shape[1..]) as usize,
+                channels: view.shape.get(1).map_or(1, |&channels| channels as usize),
+            };
+            return Ok((self.row_major(&other)?, Some(images)));
         }
         let other = self.in_order(&other, &view.order())?;
         if other.view.same_layout(view) {
-            Ok(other)
+            Ok((other, None))
         } else {
             let (expected, found) = (&view.strides, &other.view.strides);
             Err(unsupported_shape(&format!("operand: expected strides {expected:?}, found {found:?}")))
@@ -114,6 +135,12 @@ impl Lowering<'_> {
 }
 
 impl EpilogueBuilder {
+    /// Creates an epilogue of elements of this type.
+    fn new(dtype: DType) -> EpilogueBuilder {
+        let range = is_byte(dtype).then(|| range(dtype));
+        EpilogueBuilder { axis: None, ops: Vec::new(), is_real: dtype == DType::F32, range }
+    }
+
     /// Adds a stage on elements with layout `view`. Returns false if its parameters vary along a different axis than
     /// the parameters of earlier stages.
     fn add(&mut self, stage: &Stage, view: &View, is_swapped: bool) -> bool {
@@ -131,6 +158,7 @@ impl EpilogueBuilder {
                 return false;
             }
         }
+        let known_range = self.range.take();
         match stage {
             Stage::Offset(per_axis) => match self.ops.last_mut() {
                 Some(EpilogueOp::Offset(previous)) => previous.add(&per_axis.values),
@@ -148,6 +176,13 @@ impl EpilogueBuilder {
                         low,
                         high,
                     }),
+                    Ratios::Fixed(ratios)
+                        if let Some(scale) = known_range.and_then(|range| {
+                            float_scale(ratios, *rounding, range, (*in_zero_point, zero), (low, high))
+                        }) =>
+                    {
+                        EpilogueOp::Float(scale)
+                    }
                     Ratios::Fixed(ratios) => {
                         // A bias that precedes the requantization is added in the same operation.
                         let offsets = self.ops.pop_if(|step| matches!(step, EpilogueOp::Offset(_)));
@@ -161,7 +196,10 @@ impl EpilogueBuilder {
             }
             Stage::Clamp { low, high } => self.clamp(*low, *high),
             Stage::Sum { operands, zero, out_dtype } => {
-                let [left, right] = operands.each_ref().map(|operand| operand.as_ref().map(OperandRescale::of));
+                let rescales =
+                    operands.each_ref().map(|operand| operand.as_ref().map(|o| OperandRescale::of(o, *out_dtype)));
+                let narrow = rescales.iter().flatten().all(OperandRescale::is_narrow);
+                let [left, right] = rescales;
                 let (own_rescale, other) = if is_swapped { (right, left) } else { (left, right) };
                 if let Some(own_rescale) = own_rescale {
                     self.subtract_zero_point(own_rescale.in_zero_point);
@@ -181,7 +219,17 @@ impl EpilogueBuilder {
                     zero: *zero,
                     low,
                     high,
+                    narrow,
                 });
+            }
+            Stage::Product { zeros } => {
+                let [x_zero, y_zero] = if is_swapped { [zeros[1], zeros[0]] } else { *zeros };
+                let (images, operand_dtype) = (None, DType::I8);
+                self.ops.push(EpilogueOp::Product { operand_dtype, zeros: [x_zero, y_zero], images });
+                // Differences of bytes and their zero points.
+                let bound = |zero: i32| zero.saturating_abs().saturating_add(256);
+                let bound = bound(x_zero).saturating_mul(bound(y_zero));
+                self.range = (bound <= MAX_CHECKED).then_some((-bound, bound));
             }
             Stage::Dequantize { zero, scale } => {
                 self.subtract_zero_point(*zero);
@@ -210,8 +258,8 @@ impl EpilogueBuilder {
             Stage::RealMultiply(per_axis) => self.ops.push(EpilogueOp::RealMultiply(AxisParam::new(&per_axis.values))),
             Stage::RealClamp { low, high } => self.ops.push(EpilogueOp::RealClamp { low: *low, high: *high }),
             Stage::RealSum(stages) => {
-                let is_converted = matches!(stages.first(), Some(Stage::Convert(_)));
-                let mut inner_builder = EpilogueBuilder { axis: None, ops: Vec::new(), is_real: !is_converted };
+                let is_converted = matches!(stages.first(), Some(Stage::Convert(_) | Stage::Dequantize { .. }));
+                let mut inner_builder = EpilogueBuilder::new(if is_converted { DType::I32 } else { DType::F32 });
                 if !stages.iter().all(|stage| inner_builder.add(stage, view, false)) || inner_builder.axis.is_some() {
                     return false;
                 }
@@ -221,12 +269,14 @@ impl EpilogueBuilder {
         true
     }
 
-    /// Sets the element type of the last operation's second operand.
-    fn set_operand_dtype(&mut self, dtype: DType) {
-        if let Some(EpilogueOp::RealSum { operand_dtype, .. } | EpilogueOp::Sum { operand_dtype, .. }) =
-            self.ops.last_mut()
-        {
-            *operand_dtype = dtype;
+    /// Sets the element type of the last operation's second operand, and how it is broadcast.
+    fn set_operand(&mut self, dtype: DType, broadcast: Option<Images>) {
+        match self.ops.last_mut() {
+            Some(EpilogueOp::RealSum { operand_dtype, .. } | EpilogueOp::Sum { operand_dtype, .. }) => {
+                *operand_dtype = dtype;
+            }
+            Some(EpilogueOp::Product { operand_dtype, images, .. }) => (*operand_dtype, *images) = (dtype, broadcast),
+            _ => {}
         }
     }
 
@@ -262,9 +312,17 @@ struct OperandRescale {
 }
 
 impl OperandRescale {
-    fn of(operand: &SumOperand) -> OperandRescale {
+    /// Returns the operations on an operand of bytes.
+    fn of(operand: &SumOperand, dtype: DType) -> OperandRescale {
         let (low, high) = range(DType::I32);
+        let fast_bounds = (-FAST_BOUND, FAST_BOUND);
+        let zeros = (operand.in_zero_point, operand.out_zero_point);
         let step = match &operand.ratios {
+            Ratios::Fixed(ratios)
+                if let Some(scale) = float_scale(ratios, Rounding::Up, range(dtype), zeros, fast_bounds) =>
+            {
+                EpilogueOp::Float(scale)
+            }
             Ratios::Fixed(ratios) => EpilogueOp::FixedPoint(
                 fixed_point_scale(None, ratios, Rounding::Up, operand.out_zero_point, false),
                 low,
@@ -274,6 +332,26 @@ impl OperandRescale {
         };
         OperandRescale { in_zero_point: operand.in_zero_point, step }
     }
+
+    /// Returns true if the results are below 2^29 in magnitude.
+    fn is_narrow(&self) -> bool {
+        matches!(self.step, EpilogueOp::Float(_) | EpilogueOp::AddZeroPoint { .. })
+    }
+}
+
+/// Returns a float scale that has the same result as a fixed-point ratio for every integer between `min` and `max`:
+/// vectors of floats hold twice as many elements as vectors of 64-bit products. The zero points are those of the
+/// integers and of the result.
+fn float_scale(
+    ratios: &[Fixed],
+    rounding: Rounding,
+    (min, max): (i32, i32),
+    (in_zero, zero): (i32, i32),
+    (low, high): (i32, i32),
+) -> Option<FloatScale> {
+    let (&[ratio], Rounding::Up) = (ratios, rounding) else { return None };
+    let ratio = ratio.equivalent_float(min.saturating_sub(in_zero), max.saturating_sub(in_zero))?;
+    Some(FloatScale { ratios: AxisParam::new(&[ratio]), rounding, zero, low, high })
 }
 
 fn fixed_point_scale(

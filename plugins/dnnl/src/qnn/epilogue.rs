@@ -7,8 +7,8 @@ use crate::cpu::fastest;
 use crate::library::{OneDnn, ffi};
 use byoc_plugin_api::DType;
 
-/// Number of elements per block.
-pub const BLOCK: usize = 64;
+/// Number of elements per block: enough that an operation does not wait for the results of the one before it.
+pub const BLOCK: usize = 256;
 
 /// Minimum number of elements that justifies waking another thread.
 const MIN_PARALLEL_ELEMENTS: usize = 8192;
@@ -94,8 +94,11 @@ pub enum EpilogueOp {
     /// Clamps an integer to `[low, high]`.
     Clamp { low: i32, high: i32 },
     /// Computes `x + y - zero`, clamped to `[low, high]`, where `y` is the result of applying `operand_ops` to the next
-    /// tensor.
-    Sum { operand_ops: Vec<EpilogueOp>, operand_dtype: DType, zero: i32, low: i32, high: i32 },
+    /// tensor. `narrow` is set if neither summand reaches 2^29 in magnitude.
+    Sum { operand_ops: Vec<EpilogueOp>, operand_dtype: DType, zero: i32, low: i32, high: i32, narrow: bool },
+    /// Computes `(x - zeros[0]) * (y - zeros[1])`, where `y` is the next tensor. If the field is present, that tensor has
+    /// one element for each channel of an image.
+    Product { operand_dtype: DType, zeros: [i32; 2], images: Option<Images> },
     /// Computes `x * scale` as a float.
     Dequantize(AxisParam<f32>),
     /// Wraps the integer to the range of the type.
@@ -114,6 +117,29 @@ pub enum EpilogueOp {
     RealSum { operand_ops: Vec<EpilogueOp>, operand_dtype: DType },
     /// Computes `round(x / scale) + zero`, clamped to `[low, high]`.
     Quantize { scale: f32, zero: i32, rounding: Rounding, low: i32, high: i32 },
+}
+
+/// Sizes of channels-last images.
+#[derive(Clone, Copy, Debug)]
+pub struct Images {
+    /// Number of elements of an image.
+    pub elements: usize,
+    pub channels: usize,
+}
+
+impl Images {
+    /// Calls `copy` with the runs of a block's elements whose factors are adjacent: the position in the block, the
+    /// position among the factors, and the length.
+    #[inline(always)]
+    fn runs(self, start: usize, len: usize, mut copy: impl FnMut(usize, usize, usize)) {
+        let mut done = 0;
+        while done < len {
+            let (image, channel) = ((start + done) / self.elements, (start + done) % self.channels);
+            let run = (self.channels - channel).min(len - done);
+            copy(done, image * self.channels + channel, run);
+            done += run;
+        }
+    }
 }
 
 /// Chain of operations on packed elements.
@@ -197,37 +223,63 @@ struct ParamIndex {
 #[inline(always)]
 unsafe fn blocks(epilogue: &Epilogue, pointers: &Pointers<'_>, first: usize, last: usize) {
     let (size, stride) = epilogue.axis;
+    let (mut x, mut floats) = ([0; BLOCK], [0.0; BLOCK]);
+    let (mut other, mut other_floats) = ([0; BLOCK], [0.0; BLOCK]);
     for block in first..last {
         let start = block * BLOCK;
         let len = BLOCK.min(epilogue.elements - start);
         let indices = (stride != 1 && size != 1).then(|| std::array::from_fn(|l| ((start + l) / stride % size) as u32));
         let index = ParamIndex { start: if stride == 1 { start % size } else { 0 }, indices };
-        let (mut x, mut floats) = ([0; BLOCK], [0.0; BLOCK]);
         let mut operand_index = 0;
         // SAFETY: the caller guarantees that the block is within the tensors.
         unsafe {
             load(epilogue.in_dtype, pointers.source, start, len, &mut x, &mut floats);
             for op in &epilogue.ops {
-                if let EpilogueOp::Sum { operand_ops: ops, operand_dtype, zero, low, high } = op {
-                    let (mut y, mut unused_floats) = ([0; BLOCK], [0.0; BLOCK]);
-                    load(*operand_dtype, pointers.operands[operand_index], start, len, &mut y, &mut unused_floats);
+                if let EpilogueOp::Sum { operand_ops: ops, operand_dtype, zero, low, high, narrow } = op {
+                    let operand = pointers.operands[operand_index];
+                    load(*operand_dtype, operand, start, len, &mut other, &mut other_floats);
                     operand_index += 1;
                     for op in ops {
-                        apply(op, &index, &mut y, &mut unused_floats);
+                        apply(op, &index, &mut other, &mut other_floats);
                     }
-                    for (x, y) in x.iter_mut().zip(&y) {
-                        let sum = i64::from(*x) + i64::from(*y) - i64::from(*zero);
-                        *x = sum.max(i64::from(*low)).min(i64::from(*high)) as i32;
+                    if *narrow {
+                        for (x, y) in x.iter_mut().zip(&other) {
+                            *x = x.wrapping_add(*y).wrapping_sub(*zero).max(*low).min(*high);
+                        }
+                    } else {
+                        for (x, y) in x.iter_mut().zip(&other) {
+                            let sum = i64::from(*x) + i64::from(*y) - i64::from(*zero);
+                            *x = sum.max(i64::from(*low)).min(i64::from(*high)) as i32;
+                        }
                     }
                 } else if let EpilogueOp::RealSum { operand_ops: ops, operand_dtype } = op {
-                    let (mut unused_ints, mut y) = ([0; BLOCK], [0.0; BLOCK]);
-                    load(*operand_dtype, pointers.operands[operand_index], start, len, &mut unused_ints, &mut y);
+                    let operand = pointers.operands[operand_index];
+                    load(*operand_dtype, operand, start, len, &mut other, &mut other_floats);
                     operand_index += 1;
                     for op in ops {
-                        apply(op, &index, &mut unused_ints, &mut y);
+                        apply(op, &index, &mut other, &mut other_floats);
                     }
-                    for (x, y) in floats.iter_mut().zip(&y) {
+                    for (x, y) in floats.iter_mut().zip(&other_floats) {
                         *x += y;
+                    }
+                } else if let EpilogueOp::Product { operand_dtype, zeros, images } = op {
+                    let operand = pointers.operands[operand_index];
+                    operand_index += 1;
+                    match images {
+                        None => load(*operand_dtype, operand, start, len, &mut other, &mut other_floats),
+                        Some(images) => images.runs(start, len, |at, factor, run| {
+                            for (l, y) in other[at..at + run].iter_mut().enumerate() {
+                                let address = operand.add(factor + l);
+                                *y = if *operand_dtype == DType::I8 {
+                                    address.cast::<i8>().read().into()
+                                } else {
+                                    address.read().into()
+                                };
+                            }
+                        }),
+                    }
+                    for (x, y) in x.iter_mut().zip(&other) {
+                        *x = x.wrapping_sub(zeros[0]).wrapping_mul(y.wrapping_sub(zeros[1]));
                     }
                 } else {
                     apply(op, &index, &mut x, &mut floats);
@@ -352,9 +404,8 @@ fn apply(op: &EpilogueOp, index: &ParamIndex, x: &mut Ints, floats: &mut Reals) 
                 *product = *x as f32 * ratio;
             }
             round(scale.rounding, &mut products);
-            for (x, product) in x.iter_mut().zip(&products) {
-                *x = ((product + zero) as i32).max(scale.low).min(scale.high);
-            }
+            products.iter_mut().for_each(|product| *product += zero);
+            convert(&products, (scale.low, scale.high), x);
         }
         EpilogueOp::AddZeroPoint { zero, low, high } => {
             for x in x.iter_mut() {
@@ -367,7 +418,7 @@ fn apply(op: &EpilogueOp, index: &ParamIndex, x: &mut Ints, floats: &mut Reals) 
             }
         }
         // Handled in `blocks`, which has access to the tensors.
-        EpilogueOp::Sum { .. } | EpilogueOp::RealSum { .. } => {}
+        EpilogueOp::Sum { .. } | EpilogueOp::Product { .. } | EpilogueOp::RealSum { .. } => {}
         EpilogueOp::Wrap(DType::I8) => {
             for x in x.iter_mut() {
                 *x = i32::from(*x as i8);
@@ -385,9 +436,11 @@ fn apply(op: &EpilogueOp, index: &ParamIndex, x: &mut Ints, floats: &mut Reals) 
             }
         }
         EpilogueOp::ToInteger { low, high } => {
-            for (x, value) in x.iter_mut().zip(&*floats) {
-                *x = (*value as i32).max(*low).min(*high);
+            let mut integers = [0.0; BLOCK];
+            for (integer, value) in integers.iter_mut().zip(&*floats) {
+                *integer = value.trunc();
             }
+            convert(&integers, (*low, *high), x);
         }
         EpilogueOp::RealAdd(summands) => {
             let mut buffer = [0.0; BLOCK];
@@ -423,11 +476,32 @@ fn apply(op: &EpilogueOp, index: &ParamIndex, x: &mut Ints, floats: &mut Reals) 
                 *value /= scale;
             }
             round(*rounding, floats);
-            for (x, value) in x.iter_mut().zip(&*floats) {
-                // NaN becomes 0 before the value is clamped.
-                *x = ((value + zero) as i32).max(*low).min(*high);
-            }
+            floats.iter_mut().for_each(|value| *value += zero);
+            convert(floats, (*low, *high), x);
         }
+    }
+}
+
+/// Magnitude up to which [`convert`] adds a float to find the bits of an integer.
+pub const FAST_BOUND: i32 = 1 << 22;
+
+/// Converts floats without fractions to integers and clamps them to `[low, high]`; NaN becomes 0 before it is clamped.
+#[inline(always)]
+fn convert(floats: &Reals, (low, high): (i32, i32), x: &mut Ints) {
+    if low < -FAST_BOUND || high > FAST_BOUND {
+        for (x, value) in x.iter_mut().zip(floats) {
+            *x = (*value as i32).max(low).min(high);
+        }
+        return;
+    }
+    // A saturating conversion is not vectorized. The sum with 1.5 * 2^23 has the integer in its lowest bits.
+    const SUMMAND: f32 = 12_582_912.0;
+    let (least, greatest) = (low as f32, high as f32);
+    for (x, &value) in x.iter_mut().zip(floats) {
+        let value = if value.is_nan() { 0.0 } else { value };
+        let value = if value < least { least } else { value };
+        let value = if value > greatest { greatest } else { value };
+        *x = ((value + SUMMAND).to_bits() as i32).wrapping_sub(SUMMAND.to_bits() as i32);
     }
 }
 

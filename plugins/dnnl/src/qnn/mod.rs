@@ -2,12 +2,15 @@
 //!
 //! **Integer results are exact**: a region produces exactly the bits that the operator definitions require. The library
 //! accumulates 8-bit products in `int32` without rounding, but computes everything after the sums in 32-bit floats,
-//! which represent integers exactly only up to 2^24 and round the products of scales. Floats cannot express a
-//! requantization in 64-bit fixed point. So the work is divided:
+//! which represent integers exactly only up to 2^24 and round the products of scales. So the work is divided:
 //!
-//! * the library multiplies and accumulates, and writes the `int32` sums;
-//! * one hand-written loop (`epilogue`) computes everything from these sums to the next convolution: biases,
-//!   requantizations, bounds, residual sums, conversions. [`Stage`] defines the semantics of each of these operators.
+//! * the library multiplies and accumulates. If the model requantizes in floats, as ONNX does, the library does this too
+//!   and writes bytes (`anchors::requantize`);
+//! * floats cannot express a requantization in 64-bit fixed point. Then the library writes the `int32` sums, and one
+//!   hand-written loop (`epilogue`) computes everything from these sums to the next convolution: biases,
+//!   requantizations, bounds, residual sums, conversions. [`Stage`] defines the semantics of each of these operators;
+//! * a residual sum of bytes, or another chain between two products, is such a loop over bytes. Where floats give the
+//!   same result for every byte, which is tested when the region is compiled, the loop uses them.
 //!
 //! Even `int32` sums pass through floats where the library compensates for signed data.
 //! [`SumRequirement`](crate::sum_requirement::SumRequirement) restricts the choice to implementations that multiply

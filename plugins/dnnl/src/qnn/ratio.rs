@@ -35,6 +35,28 @@ impl Fixed {
     }
 }
 
+impl Fixed {
+    /// Returns `x * self`, rounded with ties up, for a result below 2^21 in magnitude.
+    fn apply(self, x: i32) -> Option<i32> {
+        let shift = 31 - self.exponent;
+        if !(1..=62).contains(&shift) {
+            return None;
+        }
+        let scaled_value = (i64::from(x) * i64::from(self.multiplier) + (1 << (shift - 1))) >> shift;
+        i32::try_from(scaled_value).ok().filter(|scaled_value| scaled_value.abs() < 1 << 21)
+    }
+
+    /// Returns a float by which every integer between `low` and `high` has the same product as by `self` when both are
+    /// rounded with ties up; `None` if no float next to the ratio has this property.
+    pub fn equivalent_float(self, low: i32, high: i32) -> Option<f32> {
+        let ratio = (f64::from(self.multiplier) * f64::powi(2.0, self.exponent - 31)) as f32;
+        let is_equivalent = |ratio: &f32| {
+            (low..=high).all(|x| self.apply(x).is_some_and(|y| (x as f32 * ratio + 0.5).floor() == y as f32))
+        };
+        [ratio, ratio.next_up(), ratio.next_down()].into_iter().find(is_equivalent)
+    }
+}
+
 /// Per-tensor or per-axis scale ratios.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ratios {
@@ -63,6 +85,23 @@ impl Ratios {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn floats_replace_fixed_points_on_bytes() {
+        let mut replaced_count = 0;
+        for step in 1..2000 {
+            let fixed = Fixed::ratio(step as f32 * 0.0037, 1.0);
+            let Some(float) = fixed.equivalent_float(-128, 255) else { continue };
+            replaced_count += 1;
+            for x in -128..=255i32 {
+                let product = i64::from(x) * i64::from(fixed.multiplier);
+                let expected = (product + (1i64 << (30 - fixed.exponent))) >> (31 - fixed.exponent);
+                assert_eq!((x as f32 * float + 0.5).floor() as i64, expected, "{x} * {fixed:?}");
+            }
+        }
+        assert!(replaced_count > 1900, "{replaced_count} of 1999 ratios");
+        assert_eq!(Fixed::ratio(1e20, 1.0).equivalent_float(0, 255), None);
+    }
 
     #[test]
     fn ratio_splits_into_fraction_and_power_of_two() {

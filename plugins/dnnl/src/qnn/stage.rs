@@ -56,6 +56,12 @@ pub enum Stage {
         /// Type of the result.
         out_dtype: DType,
     },
+    /// Product of two tensors of bytes, `(x - zeros[0]) * (y - zeros[1])`, in `int32`. Each image of the second tensor may
+    /// have one element for each channel.
+    Product {
+        /// Zero points of the operands.
+        zeros: [i32; 2],
+    },
     /// Dequantization: `(x - zero) * scale`, as a float.
     Dequantize {
         /// Zero point of the operand.
@@ -88,12 +94,23 @@ pub enum Stage {
 }
 
 impl Stage {
+    /// Returns true if the stage's parameters do not vary along an axis.
+    pub fn is_uniform(&self) -> bool {
+        match self {
+            Stage::Dequantize { scale: parameter, .. } | Stage::RealAdd(parameter) | Stage::RealMultiply(parameter) => {
+                parameter.values.len() == 1
+            }
+            _ => true,
+        }
+    }
+
     /// Returns true if the stage produces floats that are later converted back to integers. Each such operation must be
     /// rounded as written, so it is not left to the library, which may fuse two operations.
     pub fn is_exact_real(&self) -> bool {
         matches!(
             self,
             Stage::Convert(DType::F32)
+                | Stage::Dequantize { .. }
                 | Stage::RealAdd(_)
                 | Stage::RealMultiply(_)
                 | Stage::RealClamp { .. }

@@ -7,6 +7,7 @@ use crate::qnn::ratio::{Ratios, Rounding};
 use crate::qnn::stage::{PerAxis, Stage, SumOperand, range};
 use crate::sum_requirement::F32_EXACT_BOUND;
 use byoc_plugin_api::{DType, RefusalCode, TensorRef};
+use byoc_plugin_support::view::count;
 
 /// Maximum magnitude of a zero point. Zero points of 8-bit data have 8 bits; with a zero point far outside that range,
 /// every value saturates.
@@ -383,19 +384,57 @@ impl Translation<'_> {
         Ok(self.stage(Stage::Dequantize { zero, scale: PerAxis { values: scales, axis } }, out_dtype))
     }
 
-    pub fn quantized_add(&mut self, out_dtype: DType) -> Result<Val> {
-        let (x, y) = (self.inputs[0], self.input(1)?);
-        let shape = self.shape(x);
-        if shape != self.shape(y) {
-            let detail = format!("expected operands of the same shape, found {shape:?} and {:?}", self.shape(y));
-            return Err(CompileError::new(RefusalCode::UnsupportedShape, detail));
-        }
-        let dtypes = [self.ir.get(x).dtype, self.ir.get(y).dtype];
+    /// Returns the first two operands, which must have the 8-bit type of the result.
+    fn byte_operands(&self, out_dtype: DType) -> Result<[Val; 2]> {
+        let operands = [self.inputs[0], self.input(1)?];
+        let dtypes = operands.map(|operand| self.ir.get(operand).dtype);
         if !is_byte(out_dtype) || dtypes != [out_dtype; 2] {
             return Err(dtype_error(format!(
                 "operands and result: expected the same 8-bit type, found {}, {} and {out_dtype}",
                 dtypes[0], dtypes[1]
             )));
+        }
+        Ok(operands)
+    }
+
+    /// Multiplies two tensors of the same shape, or a tensor by one factor for each channel of each image.
+    pub fn quantized_mul(&mut self, out_dtype: DType) -> Result<Val> {
+        let mut operands = self.byte_operands(out_dtype)?;
+        let mut zeros = [self.zero_point(3, "zero point of lhs")?, self.zero_point(5, "zero point of rhs")?];
+        let factor = self.scale(2, "scale of lhs")? * self.scale(4, "scale of rhs")?;
+        let (scale, out_zero_point) = (self.scale(6, "output scale")?, self.zero_point(7, "output zero point")?);
+        if !factor.is_normal() {
+            return Err(scheme_error(format!("product of the scales: expected a normal number, found {factor}")));
+        }
+        if count(self.ir.shape(operands[0])) < count(self.ir.shape(operands[1])) {
+            operands.reverse();
+            zeros.reverse();
+        }
+        let (shape, factor_shape) = (self.shape(operands[0]), self.shape(operands[1]));
+        let has_factor_per_channel = shape.len() == 4
+            && factor_shape.len() == 4
+            && factor_shape[..2] == shape[..2]
+            && factor_shape[2..] == [1, 1];
+        if shape != factor_shape && !has_factor_per_channel {
+            let detail = format!(
+                "expected operands of the same shape, or one factor per channel, found {shape:?} and {factor_shape:?}"
+            );
+            return Err(CompileError::new(RefusalCode::UnsupportedShape, detail));
+        }
+        let product = Kind::Stage(Stage::Product { zeros });
+        let product = self.ir.push_as(product, &operands, shape, DType::I32);
+        let ratios = Ratios::new(&[factor], scale, false);
+        let rounding = Rounding::Up;
+        let rescale = Stage::Rescale { in_zero_point: 0, ratios, axis: 0, rounding, out_zero_point, out_dtype };
+        Ok(self.push_stage(product, rescale, out_dtype))
+    }
+
+    pub fn quantized_add(&mut self, out_dtype: DType) -> Result<Val> {
+        let [x, y] = self.byte_operands(out_dtype)?;
+        let shape = self.shape(x);
+        if shape != self.shape(y) {
+            let detail = format!("expected operands of the same shape, found {shape:?} and {:?}", self.shape(y));
+            return Err(CompileError::new(RefusalCode::UnsupportedShape, detail));
         }
         let (scale, zero) = (self.scale(6, "output scale")?, self.zero_point(7, "output zero point")?);
         let rescale = |index: usize, name: &str| -> Result<_> {

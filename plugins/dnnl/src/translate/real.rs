@@ -10,7 +10,8 @@ use crate::qnn::stage::{PerAxis, Stage};
 use byoc_plugin_api::DType;
 
 impl Translation<'_> {
-    /// Translates an operator on floats that were converted from integers by [`Stage::Convert`]. Returns `None` if this
+    /// Translates an operator on floats that were converted from integers by [`Stage::Convert`] or
+    /// [`Stage::Dequantize`]. Returns `None` if this
     /// module does not support the operator.
     pub fn exact_real(&mut self, name: &str) -> Result<Option<Val>> {
         let shape = self.ir.shape(self.inputs[0]).to_vec();
@@ -69,14 +70,12 @@ impl Translation<'_> {
         let (mut current, mut stages) = (value, Vec::new());
         while let Some(op) = self.ir.producer(current) {
             match &op.kind {
-                Kind::Stage(stage @ Stage::Convert(DType::F32)) => {
+                Kind::Stage(stage @ (Stage::Convert(DType::F32) | Stage::Dequantize { .. })) if stage.is_uniform() => {
                     stages.push(stage.clone());
                     stages.reverse();
                     return (op.inputs[0], stages);
                 }
-                Kind::Stage(stage @ (Stage::RealMultiply(per_axis) | Stage::RealAdd(per_axis)))
-                    if per_axis.values.len() == 1 =>
-                {
+                Kind::Stage(stage @ (Stage::RealMultiply(_) | Stage::RealAdd(_))) if stage.is_uniform() => {
                     stages.push(stage.clone());
                     current = op.inputs[0];
                 }

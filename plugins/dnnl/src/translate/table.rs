@@ -136,6 +136,7 @@ static ROWS: &[Row] = &[
     Row::new("qnn.quantize", |t| single_value(t.quantize(in_dtype(t), out_dtype(t))?)).quantized(),
     Row::new("qnn.dequantize", |t| single_value(t.dequantize(in_dtype(t), out_dtype(t))?)).quantized(),
     Row::new("qnn.add", |t| single_value(t.quantized_add(out_dtype(t))?)).quantized(),
+    Row::new("qnn.mul", |t| single_value(t.quantized_mul(out_dtype(t))?)).quantized(),
     Row::new("qnn.concatenate", |t| single_value(t.quantized_concat(out_dtype(t))?)).quantized(),
     Row::new("qnn.avg_pool2d", |t| single_value(t.avg_pool(in_dtype(t), out_dtype(t))?)).quantized(),
     Row::new("cast", identity).only_in_composites(),
