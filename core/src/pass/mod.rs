@@ -22,10 +22,11 @@ mod splice;
 pub use infer_type::{infer_type, infer_type_in_place};
 pub use options::{DesiredLayout, PassOptions, TargetRule};
 pub use partition::{
-    AcceptAll, Backend, Body, Candidate, ClaimedSet, Claims, Composite, ControlFlow, ExprIds, Judge, OperatorReport,
-    Question, Refusal, RefusalCode, RegionReport, Report, Verdict, annotate_target, annotate_target_by,
-    flatten_nested_tuples, inline_compiler_functions_bound_to, mark_compiler_functions_extern, merge_compiler_regions,
-    merge_composite, outline_compiler_functions, partition_for, partition_graph, remove_default_annotations,
+    AcceptAll, Backend, Body, Candidate, ClaimedSet, Claims, Composite, ControlFlow, ExprIds, Judge, NearMiss,
+    NearMissReport, OperatorReport, Question, Refusal, RefusalCode, RegionReport, Report, Verdict, annotate_target,
+    annotate_target_by, flatten_nested_tuples, inline_compiler_functions_bound_to, mark_compiler_functions_extern,
+    merge_compiler_regions, merge_composite, outline_compiler_functions, partition_for, partition_graph,
+    remove_default_annotations,
 };
 pub use quantize::{fake_quantization_to_integer, fuse_requantize, qnn_canonicalize, tabulate};
 pub use rewrite::{Callback, MAX_ROUNDS, Site, find_matches, rewrite};

@@ -51,7 +51,34 @@ pub struct Matcher<'g, 'm> {
     frames: Vec<Frame>,
     memoize: bool,
     steps: usize,
+    /// Failures of the last traced match that had the most operators before them; `None` if matches are not traced.
+    trace: Option<Trace>,
 }
+
+/// Failures of a match that came equally far, in the order of matching.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// Operator calls that had matched, in the order of the expressions.
+    pub matched: Vec<ExprId>,
+    /// Pattern nodes that did not match, each at its expression.
+    pub failures: Vec<Failure>,
+}
+
+/// Pattern node that did not match.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Pattern node; its callee may be what did not match.
+    pub id: PatternId,
+    /// Expression or operator that it did not match.
+    pub at: Callee,
+    /// Innermost call that the pattern had reached, with the index of the argument that did not match.
+    pub argument: Option<(ExprId, u32)>,
+    /// Expression that the node had matched before, and would have to match again.
+    pub again: Option<Callee>,
+}
+
+/// Maximum number of failures that a trace holds.
+const MAX_FAILURES: usize = 64;
 
 /// Binding of a pattern node to the expression or operator that it matched.
 struct Binding {
@@ -142,23 +169,39 @@ impl<'g, 'm> Matcher<'g, 'm> {
             frames: Vec::new(),
             memoize: true,
             steps: 0,
+            trace: None,
         }
     }
 
-    /// Matches `pattern` at `root`. Returns the bindings, or `None` if the pattern does not match.
-    pub fn match_at(&mut self, pattern: &Pattern, root: ExprId) -> Option<Match> {
+    /// Matches the subpattern at `node` of a pattern that is not recursive at `root`, in at most `steps` visits of
+    /// pattern nodes, of which the number left is returned. The second result is true for a match. The trace has the
+    /// operator calls that matched and, unless all did, where the match stopped.
+    pub fn trace_at(&mut self, pattern: &Pattern, node: PatternId, root: ExprId, steps: usize) -> (usize, bool, Trace) {
+        self.reset(pattern, steps);
+        self.trace = Some(Trace::default());
+        let is_match = self.visit(pattern, node, Callee::Expr(root));
+        let mut trace = self.trace.take().unwrap_or_default();
+        if is_match {
+            trace = Trace { matched: self.matched_calls(pattern), failures: Vec::new() };
+        }
+        (self.steps, is_match, trace)
+    }
+
+    fn reset(&mut self, pattern: &Pattern, steps: usize) {
         self.forget(0);
         self.derived_nodes.clear();
         self.frames.clear();
         self.last_bindings.clear();
         self.last_bindings.resize(pattern.nodes.len(), 0);
-        self.memoize = true;
-        self.steps = MAX_STEPS;
-        if pattern.is_recursive() {
-            self.steps += STEPS_PER_EXPRESSION * self.graph.module.nodes.len();
-        }
+        (self.memoize, self.steps) = (true, steps);
+    }
+
+    /// Matches `pattern` at `root`. Returns the bindings, or `None` if the pattern does not match.
+    pub fn match_at(&mut self, pattern: &Pattern, root: ExprId) -> Option<Match> {
+        let further = if pattern.is_recursive() { STEPS_PER_EXPRESSION * self.graph.module.nodes.len() } else { 0 };
+        self.reset(pattern, MAX_STEPS + further);
         let is_own = |binding: &&Binding| pattern.nodes.get(binding.id).is_some();
-        self.visit(pattern, Callee::Expr(root)).then(|| Match {
+        self.visit(pattern, pattern.root, Callee::Expr(root)).then(|| Match {
             bindings: self.bindings.iter().filter(is_own).map(|binding| (binding.id, binding.at)).collect(),
         })
     }
@@ -173,10 +216,15 @@ impl<'g, 'm> Matcher<'g, 'm> {
         }
     }
 
-    fn visit(&mut self, pattern: &Pattern, root: Callee) -> bool {
-        let mut answer = self.enter(pattern.root, root);
+    fn visit(&mut self, pattern: &Pattern, node: PatternId, root: Callee) -> bool {
+        let mut answer = self.enter(pattern, node, root);
         while let Some(mut frame) = self.frames.pop() {
-            match self.step(pattern, &mut frame, answer) {
+            let next = self.step(pattern, &mut frame, answer);
+            // A failure that does not pass on that of a subpattern.
+            if self.trace.is_some() && answer != Some(false) && matches!(next, Next::Answer(false)) {
+                self.record_failure(pattern, frame.id, frame.at, None);
+            }
+            match next {
                 Next::Answer(true) => {
                     self.remember(frame.id, frame.at);
                     answer = Some(true);
@@ -187,7 +235,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
                 }
                 Next::Ask(id, at) => {
                     self.frames.push(frame);
-                    answer = self.enter(id, at);
+                    answer = self.enter(pattern, id, at);
                 }
             }
         }
@@ -195,17 +243,60 @@ impl<'g, 'm> Matcher<'g, 'm> {
     }
 
     /// Starts matching a pattern node, unless the result is already known.
-    fn enter(&mut self, id: PatternId, at: Callee) -> Option<bool> {
+    fn enter(&mut self, pattern: &Pattern, id: PatternId, at: Callee) -> Option<bool> {
         if self.steps == 0 {
             return Some(false);
         }
         self.steps -= 1;
         let last_binding = self.last_bindings[id.index()];
         if self.memoize && last_binding > 0 {
-            return Some(self.is_same(self.bindings[last_binding as usize - 1].at, at));
+            let bound = self.bindings[last_binding as usize - 1].at;
+            let is_same = self.is_same(bound, at);
+            if self.trace.is_some() && !is_same {
+                self.record_failure(pattern, id, at, Some(bound));
+            }
+            return Some(is_same);
         }
         self.frames.push(Frame { id, at, checkpoint: self.bindings.len() as u32, state: State::Start });
         None
+    }
+
+    /// Adds a failure to the trace, if the match had come at least as far as at those in it.
+    fn record_failure(&mut self, pattern: &Pattern, id: PatternId, at: Callee, again: Option<Callee>) {
+        let matched = self.matched_calls(pattern);
+        let mut waiting = self.frames.iter().rev().peekable();
+        // An operator is named by its call.
+        let call = waiting.peek().filter(|frame| matches!(frame.state, State::Called));
+        let (id, at) = call.map_or((id, at), |frame| (frame.id, frame.at));
+        let argument = waiting.find_map(|frame| match (&frame.state, frame.at) {
+            (State::Args { next, .. }, Callee::Expr(call)) => Some((call, next - 1)),
+            _ => None,
+        });
+        let Some(trace) = &mut self.trace else { return };
+        if matched.len() > trace.matched.len() {
+            *trace = Trace { matched, failures: Vec::new() };
+        } else if matched.len() < trace.matched.len() {
+            return;
+        }
+        if trace.failures.len() < MAX_FAILURES {
+            trace.failures.push(Failure { id, at, argument, again });
+        }
+    }
+
+    /// Returns the operator calls that matched, or wait for the rest of their arguments, in the order of the expressions.
+    fn matched_calls(&self, pattern: &Pattern) -> Vec<ExprId> {
+        let is_call = |id: PatternId| self.node(pattern, id).call().is_some();
+        let bound = self.bindings.iter().filter(|binding| is_call(binding.id)).map(|binding| binding.at);
+        let waiting =
+            self.frames.iter().filter(|frame| matches!(frame.state, State::Args { .. })).map(|frame| frame.at);
+        let calls = bound.chain(waiting).filter_map(|at| match at {
+            Callee::Expr(id) => Some(id),
+            Callee::Op(_) => None,
+        });
+        let mut calls: Vec<ExprId> = calls.collect();
+        calls.sort_unstable();
+        calls.dedup();
+        calls
     }
 
     /// Returns true if `a` and `b` denote the same object. All references to one global function or constructor denote

@@ -19,5 +19,5 @@ mod notation;
 
 pub use data::{MAX_DEPTH, Pattern, PatternId, PatternNode, RootOps};
 pub use graph::{Collapsed, Graph};
-pub use matcher::{Match, Matcher};
+pub use matcher::{Failure, Match, Matcher, Trace};
 pub use notation::{Checks, Entry, Parsed, entry_name, parse_pattern, parse_table};

@@ -1,7 +1,8 @@
 use super::{assert_equal, module, print_module, table};
 use byoc_core::analysis::verify;
 use byoc_core::pass::{
-    AcceptAll, Backend, Candidate, ControlFlow, Judge, Question, Refusal, RefusalCode, Report, Verdict, partition_for,
+    AcceptAll, Backend, Candidate, ControlFlow, Judge, NearMiss, Question, Refusal, RefusalCode, Report, Verdict,
+    partition_for,
 };
 use byoc_core::pattern::Entry;
 use byoc_ir::ir::{ExprId, Module};
@@ -99,6 +100,61 @@ fn reports_reasons_for_operators_on_the_host() {
     assert_eq!(details[0], "p.x: the result of abs is also used outside the match");
     assert_eq!(details[2], "exp occurs in p.y, but no pattern matches here");
     assert_eq!(details[3], "p has no pattern with add and does not support it alone");
+}
+
+/// Returns the near misses: `abs p.y: consumer of exp, expected nn.relu, found sqrt`.
+pub(super) fn near_misses(module: &Module, report: &Report) -> Vec<String> {
+    let rows = report.near_misses.iter().map(|near| {
+        let name = op::get(module.expr(near.expr).as_op_call().unwrap().0).name;
+        let NearMiss { entry, position, expected, found, .. } = &*near.near_miss;
+        format!("{name} {entry}: {position}, expected {expected}, found {found}")
+    });
+    rows.collect()
+}
+
+#[test]
+fn the_entry_that_came_nearest_has_the_most_operators() {
+    let patterns = "p.x: nn.relu(abs(*))\np.y: nn.relu(exp(abs(*)))\np.z: tanh(nn.relu(exp(abs(*))))";
+    let near = |body: &str| {
+        let text = format!("def @main(%a: T, %b: T) {{ {body} }}");
+        let (before, _, report) = partition(&text, &mut [test_backend("p", patterns, &[])]);
+        near_misses(&before, &report)
+    };
+    let stops = "p.y: consumer of exp, expected nn.relu, found sqrt";
+    assert_eq!(near("sqrt(exp(abs(%a)))"), [format!("abs {stops}"), format!("exp {stops}")]);
+    // An operator of which a pattern knows no consumer is described by its operands.
+    assert_eq!(near("nn.relu(%a)"), ["nn.relu p.x: input 0 of nn.relu, expected abs, found %a"]);
+    // The first consumer that fits counts, whatever the others are.
+    assert_eq!(
+        near("%0 = abs(%a); %1 = sqrt(%0); %2 = exp(%0); (%1, %2)"),
+        [
+            "abs p.y: consumer of exp, expected nn.relu, found a tuple",
+            "exp p.y: consumer of exp, expected nn.relu, found a tuple"
+        ]
+    );
+    assert_eq!(near("sqrt(%a)"), [""; 0]);
+}
+
+#[test]
+fn near_misses_are_those_of_operators_without_a_place() {
+    let near = |names: &[&str]| {
+        let (before, _, report) = partition(
+            "def @main(%a: T, %b: T) { nn.relu(add(%a, %b)) }",
+            &mut [test_backend("p", "p.x: tanh(add(*, *))", names), test_backend("q", "", &["nn.relu"])],
+        );
+        near_misses(&before, &report)
+    };
+    assert_eq!(near(&[]), ["add p.x: consumer of add, expected tanh, found nn.relu"]);
+    assert_eq!(near(&["add"]), [""; 0]);
+}
+
+#[test]
+fn an_entry_whose_match_is_refused_came_nearest() {
+    let mut backend = test_backend("p", "p.x: nn.relu(abs(*))", &[]);
+    backend.judge = Box::new(RefusingJudge(|_, _, _| Some(Refusal::new(RefusalCode::UnsupportedShape, "too large"))));
+    let (before, _, report) = partition("def @main(%a: T) { nn.relu(abs(%a)) }", &mut [backend]);
+    let stops = "p.x: the whole pattern, expected a match that p accepts, found UnsupportedShape";
+    assert_eq!(near_misses(&before, &report), [format!("abs {stops}"), format!("nn.relu {stops}")]);
 }
 
 /// Judge that refuses the candidates for which a function returns a refusal.

@@ -238,3 +238,27 @@ fn refuses_region_with_too_many_outputs() {
         assert_eq!(refusals.count(), if regions == 0 { outputs + 1 } else { 0 });
     }
 }
+
+/// The search for near misses is bounded: of very many operators, the last have none.
+#[test]
+fn the_search_for_near_misses_ends() {
+    let mut text = format!("{HEAD}  %0 = nn.relu(%x);\n");
+    for i in 1..500_000 {
+        let _ = writeln!(text, "  %{i} = nn.relu(%{});", i - 1);
+    }
+    text.push_str("  nn.relu(%499999)\n}\n");
+    let mut module = parse(&text, &ParseOptions::default()).module;
+    infer_type_in_place(&mut module, &[]).unwrap();
+    let entries = (0..20).map(|i| format!("a.e{i}: exp(nn.relu(abs(*)))\n")).collect::<String>();
+    let mut backends = [Backend {
+        name: "a".into(),
+        table: &table(&entries),
+        operators: &[],
+        control_flow: ControlFlow::default(),
+        judge: &mut AcceptAll,
+    }];
+    let (_, report) = partition_for(&module, &mut backends, "default").unwrap();
+    let found = report.near_misses.len();
+    assert!((1..report.operators.len()).contains(&found), "{found}");
+    assert_eq!(report.near_misses[0].near_miss.position, "input 0 of nn.relu");
+}

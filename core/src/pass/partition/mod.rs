@@ -9,7 +9,9 @@ mod merge_graph;
 mod outline;
 mod relay;
 
-pub use build::{Backend, ControlFlow, ExprIds, OperatorReport, RegionReport, Report, partition_for};
+pub use build::{
+    Backend, ControlFlow, ExprIds, NearMiss, NearMissReport, OperatorReport, RegionReport, Report, partition_for,
+};
 pub use judge::{
     AcceptAll, Body, Candidate, ClaimedSet, Claims, Composite, Judge, Question, Refusal, RefusalCode, Verdict,
 };

@@ -7,10 +7,12 @@
 
 mod claims;
 mod control_flow;
+mod near_miss;
 mod partition_for;
 mod refusals;
 mod report;
 
 pub use control_flow::ControlFlow;
+pub use near_miss::NearMiss;
 pub use partition_for::{Backend, partition_for};
-pub use report::{ExprIds, OperatorReport, RegionReport, Report};
+pub use report::{ExprIds, NearMissReport, OperatorReport, RegionReport, Report};

@@ -15,10 +15,11 @@ use super::super::merge_graph::MergeGraph;
 use super::super::outline::{Naming, Outline, OutlineCache, define_and_call, sanitize};
 use super::claims::{self, Places, WithinSets};
 use super::control_flow::{ControlFlow, group_control_flow};
+use super::near_miss::{NearMiss, NearMisses};
 use super::refusals::RefusalLog;
-use super::report::{ExprIds, OperatorReport, RegionReport, Report};
+use super::report::{ExprIds, NearMissReport, OperatorReport, RegionReport, Report};
 use crate::analysis::scope::Bodies;
-use crate::pattern::{Entry, PatternNode};
+use crate::pattern::{Entry, Graph, PatternNode};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Expr, ExprId, ExprList, FuncType, IndexVec, Module, Name, OpId, Type};
 use byoc_ir::op;
@@ -58,6 +59,8 @@ pub fn partition_for(
         owner: Vec::new(),
         refusals: RefusalLog::new(module, backends.iter().map(|backend| backend.name.clone())),
         operators: Vec::new(),
+        ungrouped: None,
+        near_misses: Vec::new(),
     };
     partitioner.grouping.set_owner_names(backends.iter().map(|backend| backend.name.clone()).collect());
     partitioner.operators = partitioner.grouping.free_operators();
@@ -81,6 +84,10 @@ struct Partitioner<'m> {
     refusals: RefusalLog,
     /// Operator calls of the module.
     operators: Vec<ExprId>,
+    /// Graph of the module without groups, for near misses.
+    ungrouped: Option<Graph<'m>>,
+    /// Near misses of operators, some of which are assigned to the backend after all.
+    near_misses: Vec<NearMissReport>,
 }
 
 impl Partitioner<'_> {
@@ -99,8 +106,12 @@ impl Partitioner<'_> {
             &mut |id, refusal| refusals.add(backend_index, id, refusal),
         );
         for entry in backend.table {
+            let mut refused = RefusedMatches::new(entry, &backend.name, &mut self.near_misses);
             if !matches!(entry.pattern.nodes[entry.pattern.root], PatternNode::Function { .. }) {
-                self.grouping.apply(entry, backend.judge, &mut |id, refusal| refusals.add(backend_index, id, refusal));
+                self.grouping.apply(entry, backend.judge, &mut |id, refusal| {
+                    refused.add(id, &refusal);
+                    refusals.add(backend_index, id, refusal);
+                });
             }
         }
         let mut new_groups: Vec<ExprId> =
@@ -518,17 +529,20 @@ impl Partitioner<'_> {
             }
         }
         let mut refusals: HashMap<OpId, Arc<Refusal>> = HashMap::new();
+        let mut unmatched = Vec::new();
         for &id in free_operators {
             if region_of[id].is_some() || self.refusals.has(backend_index, id) {
                 continue;
             }
             let Some((op, _)) = self.module.expr(id).as_op_call() else { continue };
+            unmatched.extend(entries_of.contains_key(&op).then_some(id));
             let refusal = refusals.entry(op).or_insert_with(|| {
                 let entries = entries_of.get(&op).map(Vec::as_slice).unwrap_or_default();
                 Arc::new(no_match(&backend.name, op::get(op).name, entries))
             });
             self.refusals.add_shared(backend_index, id, refusal);
         }
+        self.find_near_misses(backend, &unmatched);
         // Refusals of the operators that are assigned to an earlier backend.
         let earlier_refusals: Vec<Arc<Refusal>> = (0..backend_index)
             .map(|owner| format!("assigned to {}, which has higher priority", self.refusals.name(owner)))
@@ -543,6 +557,33 @@ impl Partitioner<'_> {
                 self.refusals.add_shared(backend_index, id, refusal);
             }
         }
+    }
+
+    /// Finds the entry of a backend's table that came nearest to each of the operators, which none of them matched.
+    fn find_near_misses(&mut self, backend: &Backend<'_>, operators: &[ExprId]) {
+        if operators.is_empty() {
+            return;
+        }
+        let graph = self.ungrouped.get_or_insert_with(|| Graph::new(self.module));
+        let mut search = NearMisses::new(graph, backend.table);
+        for &expr in operators {
+            if let Some(near_miss) = search.of(expr).map(Arc::new) {
+                let (backend, code) = (backend.name.clone(), RefusalCode::NoPatternMatch);
+                self.near_misses.push(NearMissReport { backend, expr, code, near_miss });
+            }
+        }
+    }
+
+    /// Returns the near misses of the operators that are not assigned to the backend, the first of each backend for an
+    /// operator.
+    fn take_near_misses(&mut self) -> Vec<NearMissReport> {
+        let mut near_misses = std::mem::take(&mut self.near_misses);
+        let region_of = self.region_of_each();
+        let owner = |expr: ExprId| region_of[expr].map(|region| self.refusals.name(self.owner[region as usize]));
+        let mut seen: HashSet<(Name, ExprId)> = HashSet::new();
+        let is_left = |near: &NearMissReport| owner(near.expr) != Some(&near.backend);
+        near_misses.retain(|near| is_left(near) && seen.insert((near.backend.clone(), near.expr)));
+        near_misses
     }
 
     /// Returns the region of each expression, including the expressions inside composites.
@@ -564,10 +605,12 @@ impl Partitioner<'_> {
         let mut is_made = vec![false; self.regions.len()];
         order.iter().filter_map(|&id| self.region[id]).for_each(|region| is_made[region as usize] = true);
         let operators = std::mem::take(&mut self.operators);
+        let near_misses = self.take_near_misses();
         let operators = self.report(operators, &is_made);
         // The new module dominates memory use, so everything not needed to build it is freed first.
         self.bodies = Bodies::of(&Module::new());
         self.grouping.forget_users();
+        self.ungrouped = None;
         // Values of expressions inside the region that is being built, and values of the outputs of finished regions.
         let mut inner_values: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, self.module.nodes.len());
         let mut outer_values: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, self.module.nodes.len());
@@ -598,7 +641,7 @@ impl Partitioner<'_> {
             region.composites = self.composites_of(&region.nodes);
             region.nodes = self.nodes_of(&region.nodes, &region.composites);
         }
-        Ok((module, Report { operators, regions }))
+        Ok((module, Report { operators, regions, near_misses }))
     }
 
     /// Returns, for each region, the global function of its first expression, and the number of the region in that
@@ -723,6 +766,38 @@ impl Partitioner<'_> {
             }
         };
         operators.into_iter().map(report).collect()
+    }
+}
+
+/// Near misses of the matches of one entry that its backend refused.
+struct RefusedMatches<'p> {
+    entry: &'p Entry,
+    backend: &'p Name,
+    near_misses: &'p mut Vec<NearMissReport>,
+    /// Near miss of the last refused operator, with the code of its refusal.
+    last: Option<(RefusalCode, Arc<NearMiss>)>,
+}
+
+impl<'p> RefusedMatches<'p> {
+    fn new(entry: &'p Entry, backend: &'p Name, near_misses: &'p mut Vec<NearMissReport>) -> RefusedMatches<'p> {
+        RefusedMatches { entry, backend, near_misses, last: None }
+    }
+
+    /// Adds an operator of a refused match, unless no candidate was formed from the match.
+    fn add(&mut self, expr: ExprId, refusal: &Refusal) {
+        let code = refusal.code;
+        if matches!(
+            code,
+            RefusalCode::Overlap | RefusalCode::Escape | RefusalCode::LowerPriority | RefusalCode::Unavailable
+        ) {
+            return;
+        }
+        let near_miss = match &self.last {
+            Some((last, near_miss)) if *last == code => near_miss.clone(),
+            _ => Arc::new(NearMiss::refused(self.entry, self.backend, code)),
+        };
+        self.last = Some((code, near_miss.clone()));
+        self.near_misses.push(NearMissReport { backend: self.backend.clone(), expr, code, near_miss });
     }
 }
 

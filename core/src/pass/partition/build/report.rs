@@ -1,6 +1,7 @@
 //! Report of partitioning: the assignment of each operator, with the refusals.
 
-use super::super::judge::{Composite, Refusal};
+use super::super::judge::{Composite, Refusal, RefusalCode};
+use super::near_miss::NearMiss;
 use byoc_ir::ir::{ExprId, Module, Name};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -17,6 +18,21 @@ pub struct Report {
     pub operators: Vec<OperatorReport>,
     /// Regions, ordered by first expression.
     pub regions: Vec<RegionReport>,
+    /// Entries that came nearest to operators without a match, by backend in priority order.
+    pub near_misses: Vec<NearMissReport>,
+}
+
+/// Entry of a backend's pattern table that came nearest to an operator.
+#[derive(Clone, Debug)]
+pub struct NearMissReport {
+    /// Name of the backend.
+    pub backend: Name,
+    /// Operator call, in the module before partitioning.
+    pub expr: ExprId,
+    /// Code of the refusal that the near miss is about.
+    pub code: RefusalCode,
+    /// Entry, and where it stopped.
+    pub near_miss: Arc<NearMiss>,
 }
 
 impl Report {
