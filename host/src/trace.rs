@@ -2,7 +2,8 @@
 //! format of Perfetto and chrome://tracing.
 
 use crate::io;
-use byoc_ir::diag::Diagnostic;
+use byoc_ir::diag::{Diagnostic, list};
+use byoc_ir::ir::TensorType;
 use byoc_ir::tensor::memory::Tally;
 use byoc_ir::tensor::{DType, Shape};
 use byoc_plugin_api::Span;
@@ -129,8 +130,9 @@ impl Observer for Trace {
         let micros = event.duration.as_nanos() as f64 / 1e3;
         if step.kind == StepKind::Region {
             let backend = if event.on_host { "host" } else { step.backend.as_deref().unwrap_or("host") };
-            let (inputs, outputs) = (types(&event.inputs), types(&event.outputs));
-            tracing::info!(target: "byoc::region", "{backend} {} ({inputs}) -> ({outputs}) in {micros:.1} us", step.name);
+            let (inputs, outputs) = (relay_types(&event.inputs), relay_types(&event.outputs));
+            let millis = micros / 1e3;
+            tracing::info!(target: "byoc::region", "{backend} {} ({inputs}) -> ({outputs}) in {millis:.3} ms", step.name);
         }
         if !self.record_steps || step.kind == StepKind::Control {
             return;
@@ -200,6 +202,11 @@ fn span(name: &str, fields: &Value, ts: f64, thread: usize) -> Value {
         "dur": end.saturating_sub(begin) as f64 / 1e3,
         "args": arguments,
     })
+}
+
+/// Formats types as in Relay, for logs.
+fn relay_types(values: &[(DType, Shape)]) -> String {
+    list(values.iter().map(|(dtype, shape)| TensorType::fixed(*dtype, shape.as_slice())), ", ")
 }
 
 fn types(values: &[(DType, Shape)]) -> String {

@@ -194,7 +194,10 @@ fn print_source(compiled: &Compiled, symbol: Option<&str>, stage: Option<&str>) 
     }
     if selected_regions.is_empty() {
         return Err(Diagnostic::error(codes::plugins::TOOK_NOTHING, "no generated code: the model has no regions")
-            .help("select a backend with --backend, or run \"byoc explain\" to list the reasons for each refusal")
+            .help(
+                "select a backend with --backend, run \"byoc explain\" to list the reasons for each refusal, or write the \
+                 whole model as a C program with \"byoc export MODEL --c DIR\"",
+            )
             .into());
     }
     for region in selected_regions {

@@ -74,6 +74,7 @@ pub(crate) fn load_regions(
         warnings: Vec::new(),
         host_reasons: BTreeMap::new(),
         recompiled: BTreeSet::new(),
+        missing: BTreeSet::new(),
     };
     for (backend, shared_data) in &compiled.linked {
         let shared_data = shared_data.as_ref().map(|shared_data| constant_handle("", &Arc::new(shared_data.clone())));
@@ -145,6 +146,8 @@ struct Loading<'a> {
     host_reasons: BTreeMap<String, String>,
     /// Plugins whose regions were recompiled; each plugin is reported once.
     recompiled: BTreeSet<String>,
+    /// Loaders that no plugin registers; the directories searched are listed once for each.
+    missing: BTreeSet<String>,
 }
 
 impl Loading<'_> {
@@ -160,7 +163,16 @@ impl Loading<'_> {
             let message =
                 format!("region {}: no plugin registers the loader \"loadbinary_{}\"", region.symbol, region.loader);
             let origin = format!("compiled by plugin {} {}", region.plugin.name, region.plugin.version);
-            self.record_host(region, Diagnostic::warning(codes::plugins::NO_LOADER, message).note(origin));
+            let mut warning = Diagnostic::warning(codes::plugins::NO_LOADER, message).note(origin);
+            // Further regions of the same plugin are missing it for the same reason.
+            if self.missing.insert(region.loader.clone()) {
+                let help = format!(
+                    "copy the library of plugin {} into one of these directories, or add its directory with --plugin-dir DIR",
+                    region.plugin.name
+                );
+                warning = session.registry.inventory(warning).help(help);
+            }
+            self.record_host(region, warning);
             return Ok(None);
         };
         self.set_options(region)?;

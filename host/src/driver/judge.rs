@@ -6,7 +6,7 @@ use super::recovery::Recovery;
 use byoc_core::pass::{
     Body, Candidate, Claims, Composite, Judge, Question, Refusal, RefusalCode, RegionReport, Verdict,
 };
-use byoc_ir::diag::Diagnostic;
+use byoc_ir::diag::{Diagnostic, plural};
 use byoc_ir::ir::{Dim, ExprId, Module};
 use byoc_ir::op::{self, Cost, Params};
 use byoc_plugin_api as api;
@@ -14,6 +14,7 @@ use byoc_plugin_api::claim::KEY as CLAIM_KEY;
 use byoc_runtime::choices::base_name;
 use byoc_runtime::plugin::to_graph::{self, ConstantTable, Group};
 use std::collections::{HashMap, HashSet};
+use std::time::Instant;
 
 /// Converts an error returned by a plugin entry to an operator refusal. The refusal code is that of the error, or
 /// `default_code` if the error has no valid refusal code.
@@ -97,9 +98,12 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
             let is_open_shape = candidate.nodes.iter().any(|&id| has_unknown_dims(module, id));
             if operators < cost.min_region_operators as usize || (flops < cost.min_region_flops && !is_open_shape) {
                 let detail = format!(
-                    "{}: expected a region of at least {} operators and {} FLOPs, found {operators} operators and \
-                     {flops} FLOPs",
-                    self.backend.name, cost.min_region_operators, cost.min_region_flops
+                    "{}: expected a region of at least {} and {}, found {} and {}",
+                    self.backend.name,
+                    plural(cost.min_region_operators as usize, "operator"),
+                    plural(cost.min_region_flops as usize, "FLOP"),
+                    plural(operators, "operator"),
+                    plural(flops as usize, "FLOP"),
                 );
                 return Some(Refusal::new(RefusalCode::NotProfitable, detail));
             }
@@ -200,7 +204,13 @@ impl Judge for PluginJudge<'_, '_> {
             };
             verdicts.push(verdict);
         }
+        let start = Instant::now();
         let batch_result = if queries.is_empty() { Ok(Vec::new()) } else { self.backend.codegen.judge_batch(&queries) };
+        if let Some(first) = queries.first() {
+            let (name, count) = (&self.backend.name, plural(queries.len(), "candidate"));
+            let millis = start.elapsed().as_secs_f64() * 1e3;
+            tracing::debug!(target: "byoc::codegen", "{name} judged {count} for {} in {millis:.3} ms", first.name);
+        }
         let mut batch_result = match batch_result {
             Ok(batch_result) => {
                 self.record_estimates(query, &results, &batch_result);

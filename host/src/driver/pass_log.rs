@@ -53,7 +53,7 @@ impl<'a> PassLog<'a> {
         let output = manager::run_steps(module, steps, options, &mut run)
             .map_err(|e| Failure::from(e.diagnostics.into_iter().map(as_cancelled_build).collect::<Vec<_>>()))?;
         warnings.extend(output.warnings);
-        self.timings.extend(output.timings.iter().map(|Timing { pass, time }| (*pass, *time)));
+        output.timings.iter().for_each(|Timing { pass, time }| self.add(pass, *time));
         Ok(output.module)
     }
 
@@ -74,6 +74,11 @@ impl<'a> PassLog<'a> {
 
     /// Records the duration of a stage that is not a pass.
     pub fn record(&mut self, stage: &'static str, start: Instant) {
-        self.timings.push((stage, start.elapsed()));
+        self.add(stage, start.elapsed());
+    }
+
+    fn add(&mut self, name: &'static str, time: Duration) {
+        tracing::debug!(target: "byoc::pass", "{name} in {:.3} ms", time.as_secs_f64() * 1e3);
+        self.timings.push((name, time));
     }
 }

@@ -229,7 +229,11 @@ impl Round<'_> {
                 regions.push(None);
                 continue;
             };
+            let start = Instant::now();
             let compiled = compiler.compile(backend, &region.symbol, constants);
+            let (verb, millis) =
+                (if compiled.is_ok() { "compiled" } else { "failed on" }, start.elapsed().as_secs_f64() * 1e3);
+            tracing::info!(target: "byoc::codegen", "{} {verb} {symbol} in {millis:.1} ms", region.backend);
             check_cancelled(self.session, || format!("region {symbol} was being compiled by {}", region.backend))?;
             match compiled {
                 Ok(compiled_region) => {

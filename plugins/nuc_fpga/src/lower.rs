@@ -14,7 +14,8 @@ use byoc_plugin_support::region::{Def, Op, RegionIr, Val};
 use std::collections::BTreeMap;
 
 const HINTS: Hints = Hints {
-    quantize: "run \"byoc quantize\" first: byoc quantize MODEL --calibrate DATA --backend nuc_fpga -o FILE.relay",
+    quantize: "run \"byoc quantize\" first: byoc quantize MODEL --calibrate DATA --backend nuc_fpga -o FILE.relay, with \
+               --keep none for the first convolution, which otherwise stays in float",
     scheme: "run \"byoc quantize --backend nuc_fpga\" for a model in the quantization scheme of the device",
 };
 

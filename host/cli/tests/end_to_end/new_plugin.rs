@@ -246,7 +246,7 @@ def @main(%a: Tensor[(4, 4), float32], %w: Tensor[(4, 4), float32]) {
     assert_eq!(kinds(&rows), ["host", "host", "region", "region"], "{rows}");
     let detail = rows["nodes"][0]["refusals"][0]["detail"].as_str().unwrap_or_default();
     let expected =
-        "NotProfitable: mine: expected a region of at least 2 operators and 0 FLOPs, found 1 operators and 16 FLOPs";
+        "NotProfitable: mine: expected a region of at least 2 operators and 0 FLOPs, found 1 operator and 16 FLOPs";
     assert_eq!((detail, &rows["nodes"][0]["refusals"][0]["code"]), (expected, &Value::from("RegionRefused")), "{rows}");
     // 4 x 4 additions and 4 x 4 clamps are 32 FLOPs.
     assert_eq!(kinds(&explanation(r#"{\"min_region_flops\": 32}"#)), ["host", "host", "region", "region"]);

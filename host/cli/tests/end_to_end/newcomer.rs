@@ -10,6 +10,27 @@ fn target_option_suggests_backend() {
     byoc(["compile", &model, "--emit", "relay", "--target", "ccompiler"])
         .fails_with("E0403")
         .stderr_contains(&["--backend ccompiler"]);
+    // A target of TVM is no backend.
+    byoc(["explain", &model, "--target", "llvm -mcpu=skylake"])
+        .fails_with("E0403")
+        .stderr_contains(&["remove it: llvm compiled what no external code generator of TVM took"]);
+}
+
+#[test]
+fn names_of_backends_are_found_however_they_are_written() {
+    let plugins = plugin_dir(&["ccompiler", "nuc_fpga"]);
+    let (model, dir) = (data_text("digits/digits.onnx"), plugins.path().display().to_string());
+    for (name, suggestion) in [
+        ("relay.ext.ccompiler", "ccompiler"),
+        ("CCompiler", "ccompiler"),
+        ("NUC", "nuc_fpga"),
+        ("nuc_fgpa", "nuc_fpga"),
+    ] {
+        byoc(["explain", &model, "--dim", "batch=1", "--backend", name, "--plugin-dir", &dir])
+            .fails_with("E0401")
+            .stderr_contains(&[&format!("did you mean --backend {suggestion}?")]);
+    }
+    byoc(["source", &model, "--dim", "batch=1"]).fails_with("E0404").stderr_contains(&["byoc export MODEL --c DIR"]);
 }
 
 #[test]
@@ -66,7 +87,7 @@ fn logs_each_region_call() {
     let (dir, model) = (plugins.path().display().to_string(), data_text("digits/digits.onnx"));
     let build = ["--dim", "batch=1", "--backend", "template", "--plugin-dir", &dir];
     let output = byoc([&["run", &model, "--input", "image=random", "-v"], &build[..]].concat()).ok();
-    output.stderr_contains(&["tvmgen_default_template_main_", "float32[1, 1, 8, 8]", " us"]);
+    output.stderr_contains(&["tvmgen_default_template_main_", "Tensor[(1, 1, 8, 8), float32]", " ms"]);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use byoc_plugin_api::{CODEGEN_PREFIX, Codegen, LOADER_PREFIX, Loader, Services};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 /// Result of loading a file.
 #[derive(Debug)]
@@ -251,7 +252,7 @@ impl Registry {
             |file: &&(usize, &CandidateFile)| file.1.dir == dir && file.1.found.get().is_none() && filter(&file.1.path);
         let numbered_files: Vec<(usize, &CandidateFile)> = files.iter().enumerate().collect();
         let loaded_plugins: Vec<(usize, Result<LoadedPlugin, Rejection>)> =
-            numbered_files.iter().filter(new).map(|&(index, file)| (index, host::load(&file.path, services))).collect();
+            numbered_files.iter().filter(new).map(|&(index, file)| (index, load_file(&file.path, services))).collect();
         let mut owners: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for (index, plugin) in &loaded_plugins {
             // Only code generators and loaders are selected by name; data objects are read under names that their
@@ -327,9 +328,13 @@ impl Registry {
         entry.ok_or_else(|| {
             let backend_names = self.backends();
             let backend_names: Vec<&str> = backend_names.iter().map(String::as_str).collect();
-            let message = format!("no plugin registers the code generator \"{CODEGEN_PREFIX}{name}\"");
+            let bare = name.strip_prefix(CODEGEN_PREFIX).unwrap_or(name);
+            let message = match bare == name {
+                true => format!("no plugin registers the code generator \"{CODEGEN_PREFIX}{name}\""),
+                false => format!("expected the name of a backend without \"{CODEGEN_PREFIX}\", found \"{name}\""),
+            };
             let mut diagnostic = self.inventory(Diagnostic::error(codes::plugins::NO_CODEGEN, message));
-            diagnostic = match nearest(name, backend_names.iter().copied()) {
+            diagnostic = match nearest_backend(bare, &backend_names) {
                 Some(suggestion) => diagnostic.help(format!("did you mean --backend {suggestion}?")),
                 None if backend_names.is_empty() => {
                     diagnostic.help("copy the backend's shared library to one of these directories, or add another with --plugin-dir DIR")
@@ -380,6 +385,31 @@ impl Registry {
         }
         diagnostic
     }
+}
+
+/// Loads a plugin, and logs the time.
+fn load_file(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection> {
+    let start = Instant::now();
+    let result = host::load(path, services);
+    let (path, millis) = (path.display(), start.elapsed().as_secs_f64() * 1e3);
+    match &result {
+        Ok(plugin) => {
+            tracing::info!(target: "byoc::plugin", "loaded {path}: {} {} in {millis:.1} ms", plugin.name, plugin.version);
+        }
+        Err(rejection) => tracing::info!(target: "byoc::plugin", "rejected {path} in {millis:.1} ms: {rejection}"),
+    }
+    result
+}
+
+/// Returns the backend that a name probably means: the case of the letters aside, the nearest, or the only one that begins
+/// with it.
+fn nearest_backend<'n>(name: &str, backends: &[&'n str]) -> Option<&'n str> {
+    let lower = name.to_lowercase();
+    let mut beginning =
+        backends.iter().filter(|backend| !lower.is_empty() && backend.to_lowercase().starts_with(&lower));
+    let only = beginning.next().filter(|_| beginning.next().is_none());
+    let same = backends.iter().find(|backend| backend.to_lowercase() == lower);
+    same.or(only).copied().or_else(|| nearest(&lower, backends.iter().copied()))
 }
 
 /// Converts a rejection to a diagnostic about its file.

@@ -18,7 +18,8 @@ pub use layer::{ConvShape, PoolShape};
 
 /// Hints of refusals.
 const HINTS: Hints = Hints {
-    quantize: "run \"byoc quantize\" first: byoc quantize MODEL --calibrate DATA --backend vta -o FILE.relay",
+    quantize: "run \"byoc quantize\" first: byoc quantize MODEL --calibrate DATA --backend vta -o FILE.relay, with \
+               --keep none for the first convolution, which otherwise stays in float",
     scheme: "run \"byoc quantize --backend vta\", or --scheme symmetric,power-of-two, for a model in the quantization \
              scheme of the device",
 };
