@@ -70,7 +70,7 @@ pub struct PluginDirArgs {
 /// Diagnostic output options.
 #[derive(Args, Clone, Debug, Default)]
 pub struct DiagnosticArgs {
-    /// Log verbosity: -v logs each region call, -vv everything.
+    /// Log verbosity: -v logs the loading of plugins, code generation and each region call, -vv passes and verdicts too.
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
     /// Machine-readable output, one JSON object per line.
@@ -330,6 +330,23 @@ pub struct ExplainArgs {
     /// Operators to tell everything about instead: by name in the model, or by type, with * for any text.
     #[arg(long, value_name = "OPERATOR", conflicts_with_all = ["html", "full"])]
     pub why: Option<String>,
+    /// Changes with which backends take operators that they refused: each is tried on a copy of the model and listed with
+    /// its command if operators move. All plugins found are loaded.
+    #[arg(long)]
+    pub suggest: bool,
+    /// Earlier state for comparison: a model, an artifact, or the output of byoc explain --json. The operators that moved
+    /// are listed instead of the placement, with the reasons.
+    #[arg(long, value_name = "OLD", conflicts_with_all = ["html", "full", "why", "suggest"])]
+    pub diff: Option<PathBuf>,
+    /// File for the comparison as Markdown, for a comment on a pull request; - is standard output.
+    #[arg(long, value_name = "FILE", requires = "diff")]
+    pub markdown: Option<PathBuf>,
+    /// File for the outcome of the contract in SARIF 2.1.0; - is standard output.
+    #[arg(long, value_name = "FILE")]
+    pub sarif: Option<PathBuf>,
+    /// File for the outcome of the contract in JUnit's XML; - is standard output.
+    #[arg(long, value_name = "FILE")]
+    pub junit: Option<PathBuf>,
     /// Compilation options.
     #[command(flatten)]
     pub build: BuildArgs,

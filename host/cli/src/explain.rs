@@ -3,50 +3,55 @@
 
 use super::args::ExplainArgs;
 use super::ready::{self, Request};
-use super::{output_file, render, table};
+use super::reasons::{Reason, Reasons};
+use super::suggest::suggest;
+use super::table::count;
+use super::{escape, explain_diff, output_file, render, table};
 use byoc::driver::backend::Backend;
-use byoc::driver::contract::is_match;
+use byoc::driver::contract::{Contract, FILE_NAME, RuleOutcome, is_match};
+use byoc::driver::contract_report;
 use byoc::driver::explain_page;
-use byoc::driver::explanation::{Explanation, NodeRow, Placement, PlacementKind, RefusalRow, RegionRow};
+use byoc::driver::explanation::{Explanation, NodeRow, Placement, PlacementKind, RefusalRow, RegionRow, Suggestion};
 use byoc::runtime::artifact;
 use byoc::runtime::error::Failure;
 use byoc::runtime::plugin::registry::Registry;
 use byoc_conformance::report::exclusions;
 use byoc_ir::diag::{Diagnostic, codes, nearest, plural};
 use byoc_plugin_api::Estimate;
-use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Prints the placement of each operator and the reasons of refusals, or writes them as an HTML page.
 pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
-    if let Some(path) = &args.html {
-        output_file::check([path.as_path()])?;
+    let files = [&args.html, &args.markdown, &args.sarif, &args.junit];
+    output_file::check(files.into_iter().flatten().map(PathBuf::as_path))?;
+    if ready::is_artifact(&args.model) && !args.suggest && !reports_contract(args) {
+        return run_artifact(args);
     }
-    if ready::is_artifact(&args.model) {
-        if let Some(pattern) = &args.why {
-            let explanation = explanation_of(&args.model)?;
-            return print_why(&explanation, pattern, args.build.diagnostics.json);
-        }
-        let explain = artifact::open(&args.model)?.into_compiled().explain;
-        if let Some(path) = &args.html {
-            write_page(path, &args.model, &explanation_of(&args.model)?)?;
-        }
-        println!("{explain}");
-        return Ok(ExitCode::SUCCESS);
-    }
-    let request = Request::new(&args.build)?;
-    let mut build_output = request.compile(&args.model, &ready::recorded_alone(&args.model)?)?;
+    let mut request = Request::new(&args.build)?;
+    request.options.reports_contract = reports_contract(args);
+    let inputs = ready::recorded_alone(&args.model)?;
+    let mut build_output = request.compile(&args.model, &inputs)?;
     if !args.build.diagnostics.json {
         // The notes of these warnings would repeat the reasons that the table lists.
         build_output.unused.iter_mut().for_each(|backend| backend.warning.notes.clear());
     }
     build_output.warnings().for_each(render::print_diagnostic);
-    let explanation = &build_output.explanation;
+    if reports_contract(args) {
+        report_contract(args, request.contract(&args.model)?, &build_output.contract)?;
+    }
+    let mut explanation = build_output.explanation;
+    if args.suggest {
+        suggest(&mut request, &args.build, &args.model, &inputs, &mut explanation)?;
+    }
+    let explanation = &explanation;
     if let Some(path) = &args.html {
         write_page(path, &args.model, explanation)?;
+    }
+    if let Some(old) = &args.diff {
+        return explain_diff::run(args, old, explanation);
     }
     if let Some(pattern) = &args.why {
         return print_why(explanation, pattern, args.build.diagnostics.json);
@@ -55,18 +60,56 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
         println!("{}", serde_json::json!(explanation));
     } else {
         print(explanation, args.full);
+        if args.suggest {
+            print_suggestions(&explanation.suggestions);
+        }
         print_guarantees(explanation, &request.session.registry)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the explanation in an artifact.
-fn explanation_of(path: &Path) -> Result<Explanation, Failure> {
-    let explain = artifact::open(path)?.into_compiled().explain;
-    Explanation::deserialize(&explain).map_err(|error| {
-        let message = format!("{}: expected an explanation of this release: {error}", path.display());
-        Diagnostic::error(codes::artifacts::MALFORMED, message).help("compile the model again").into()
-    })
+/// Prints the explanation in an artifact, or writes it as an HTML page.
+fn run_artifact(args: &ExplainArgs) -> Result<ExitCode, Failure> {
+    if let Some(pattern) = &args.why {
+        let explanation = ready::explanation_of(&args.model)?;
+        return print_why(&explanation, pattern, args.build.diagnostics.json);
+    }
+    if let Some(old) = &args.diff {
+        return explain_diff::run(args, old, &ready::explanation_of(&args.model)?);
+    }
+    let explain = artifact::open(&args.model)?.into_compiled().explain;
+    if let Some(path) = &args.html {
+        write_page(path, &args.model, &ready::explanation_of(&args.model)?)?;
+    }
+    println!("{explain}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns true if the outcome of the contract goes to a file.
+fn reports_contract(args: &ExplainArgs) -> bool {
+    args.sarif.is_some() || args.junit.is_some()
+}
+
+/// Writes the outcome of the contract.
+///
+/// # Errors
+/// E0461 if there is no contract; the violations, after the files are written.
+fn report_contract(args: &ExplainArgs, contract: Option<Contract>, outcomes: &[RuleOutcome]) -> Result<(), Failure> {
+    let Some(contract) = contract else {
+        let message = format!("expected a contract of {}, found none", args.model.display());
+        let help = format!("write {FILE_NAME} beside the model, or name a contract with --contract FILE");
+        return Err(Diagnostic::error(codes::plugins::BAD_CONTRACT, message).help(help).into());
+    };
+    if let Some(path) = &args.sarif {
+        let log = contract_report::sarif(&contract, outcomes);
+        output_file::write(path, |file| writeln!(file, "{log:#}"))?;
+    }
+    if let Some(path) = &args.junit {
+        let xml = contract_report::junit(&contract, outcomes);
+        output_file::write(path, |file| file.write_all(xml.as_bytes()))?;
+    }
+    let violations: Vec<Diagnostic> = outcomes.iter().flat_map(|outcome| outcome.violations.clone()).collect();
+    if violations.is_empty() { Ok(()) } else { Err(Failure::from(violations)) }
 }
 
 /// Prints everything that is known of the operators that a pattern names.
@@ -134,6 +177,12 @@ fn print_story<'e>(explanation: &'e Explanation, node: &NodeRow, regions: impl I
     }
     for refusal in &node.refusals {
         line("refused", &refusal.to_string());
+        if let Some(near_miss) = &refusal.near_miss {
+            line("nearest", &near_miss.to_string());
+        }
+        for suggestion in &refusal.suggestions {
+            line("would help", &format!("{}: {}", suggestion.change, suggestion.command));
+        }
     }
     if node.refusals.is_empty() && node.placement.kind == PlacementKind::Host {
         line("refused", "by no backend: none was asked");
@@ -154,7 +203,7 @@ pub(crate) fn print(explanation: &Explanation, is_full: bool) {
     if is_full {
         let mut rows = table::new(&["operator", "source", "flops", "where", "why not elsewhere"]);
         for node in &explanation.nodes {
-            let reasons: Vec<String> = node.refusals.iter().map(RefusalRow::to_string).collect();
+            let reasons: Vec<String> = node.refusals.iter().map(RefusalRow::with_near_miss).collect();
             let location = placement_names(node).join(", ");
             rows.add_row([node.op.clone(), node.source.clone(), count(node.flops), location, reasons.join("; ")]);
         }
@@ -178,27 +227,69 @@ pub(crate) fn print(explanation: &Explanation, is_full: bool) {
         vec![node.op.clone(), node.source.clone(), count(node.flops), location, reasons.reason_numbers(node)]
     });
     table::print_lines(&header, &rows.collect::<Vec<_>>(), &[0, 1, 3]);
-    if !reasons.ranked_refusals.is_empty() {
+    if !reasons.ranked.is_empty() {
         println!();
         println!("WHY NOT ELSEWHERE");
-        for (i, (refusal, operators)) in reasons.ranked_refusals.iter().enumerate() {
-            let text = format!("{}: {refusal}", plural(*operators, "operator"));
+        for (i, reason) in reasons.ranked.iter().enumerate() {
+            let text = format!("{}: {}", plural(reason.operators, "operator"), reason.text);
             table::print_wrapped(&format!("[{}] ", i + 1), &text);
+            print_near_misses(explanation, reason);
         }
+    }
+}
+
+/// Prints the changes that were tried and with which operators move from the host to a backend.
+fn print_suggestions(suggestions: &[Suggestion]) {
+    println!();
+    println!("WHAT WOULD HELP");
+    if suggestions.is_empty() {
+        println!("none of the changes that were tried moves an operator from the host to a backend");
+    }
+    for (i, suggestion) in suggestions.iter().enumerate() {
+        let Suggestion { command, change, operators, flops_share, .. } = suggestion;
+        let operators = plural(*operators, "operator");
+        let text = format!("{change}: {operators} with {:.1} % of the FLOPs", 100.0 * flops_share);
+        table::print_wrapped(&format!("[{}] ", i + 1), &text);
+        // A command is copied, so it stays on one line.
+        println!("    {}", escape::line(command));
+    }
+}
+
+/// Maximum number of near misses that are printed for a reason.
+const MAX_NEAR_MISSES: usize = 3;
+
+/// Prints the entries that came nearest to the operators with a reason, most frequent first.
+fn print_near_misses(explanation: &Explanation, reason: &Reason<'_>) {
+    let refusals = explanation.nodes.iter().flat_map(|node| &node.refusals);
+    let same = refusals.filter(|refusal| reason.members.contains(&refusal.reason()));
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for near_miss in same.filter_map(|refusal| refusal.near_miss.as_ref()) {
+        *counts.entry(near_miss.kind()).or_default() += 1;
+    }
+    let mut ranked: Vec<(String, usize)> = counts.into_iter().collect();
+    ranked.sort_by_key(|(_, operators)| std::cmp::Reverse(*operators));
+    let rest = ranked.len().saturating_sub(MAX_NEAR_MISSES);
+    for (kind, operators) in ranked.into_iter().take(MAX_NEAR_MISSES) {
+        table::print_wrapped("    nearest: ", &format!("{}: {kind}", plural(operators, "operator")));
+    }
+    if rest > 0 {
+        println!("    and {}", plural(rest, "other"));
     }
 }
 
 fn print_totals(explanation: &Explanation) {
     let totals = &explanation.totals;
+    let share = match totals.flops {
+        0 => "no FLOPs".to_owned(),
+        flops => format!("{:.1} % of {} FLOPs on backends", 100.0 * totals.offload_share, count(flops)),
+    };
     println!(
-        "{}: {} in {}, {} on the host, {} folded; {:.1} % of {} FLOPs on backends",
+        "{}: {} in {}, {} on the host, {} folded; {share}",
         plural(totals.operators, "operator"),
         totals.in_regions,
         plural(totals.regions, "region"),
         totals.on_host,
         totals.folded,
-        100.0 * totals.offload_share,
-        count(totals.flops)
     );
     let is_split = |node: &&NodeRow| node.parts.iter().any(|part| part.kind == PlacementKind::Host);
     let split_count =
@@ -299,34 +390,6 @@ fn print_guarantees(explanation: &Explanation, registry: &Registry) -> Result<()
     Ok(())
 }
 
-/// Distinct refusal reasons, most frequent first.
-struct Reasons<'a> {
-    ranked_refusals: Vec<(&'a RefusalRow, usize)>,
-    numbers: BTreeMap<&'a RefusalRow, usize>,
-}
-
-impl<'a> Reasons<'a> {
-    fn of(explanation: &'a Explanation) -> Reasons<'a> {
-        let mut counts: BTreeMap<&RefusalRow, usize> = BTreeMap::new();
-        for refusal in explanation.nodes.iter().flat_map(|node| &node.refusals) {
-            *counts.entry(refusal).or_default() += 1;
-        }
-        let mut ranked_refusals: Vec<(&RefusalRow, usize)> = counts.into_iter().collect();
-        // The sort is stable, so equally frequent reasons stay sorted by backend and code.
-        ranked_refusals.sort_by_key(|(_, operators)| std::cmp::Reverse(*operators));
-        let numbers = ranked_refusals.iter().enumerate().map(|(i, (refusal, _))| (*refusal, i + 1)).collect();
-        Reasons { ranked_refusals, numbers }
-    }
-
-    /// Formats the numbers of an operator's reasons, as in `[1] [3]`.
-    fn reason_numbers(&self, node: &NodeRow) -> String {
-        let mut indices: Vec<usize> = node.refusals.iter().filter_map(|r| self.numbers.get(r).copied()).collect();
-        indices.sort_unstable();
-        let indices: Vec<String> = indices.iter().map(|n| format!("[{n}]")).collect();
-        indices.join(" ")
-    }
-}
-
 /// Returns the placements of an operator, the main placement first.
 fn placement_names(node: &NodeRow) -> Vec<String> {
     let other_parts = node.parts.iter().filter(|part| **part != node.placement);
@@ -338,16 +401,5 @@ fn placement_name(placement: &Placement) -> String {
         (Some(region), _) => region.clone(),
         (None, Some(target)) => format!("folded into {target}"),
         (None, None) => placement.kind.name().to_owned(),
-    }
-}
-
-/// Formats a count with an SI prefix.
-fn count(n: u64) -> String {
-    match n {
-        0 => "-".to_owned(),
-        n if n < 10_000 => n.to_string(),
-        n if n < 10_000_000 => format!("{:.1} k", n as f64 / 1e3),
-        n if n < 10_000_000_000 => format!("{:.1} M", n as f64 / 1e6),
-        n => format!("{:.1} G", n as f64 / 1e9),
     }
 }

@@ -7,6 +7,7 @@ use super::interrupt::cancel_on_interrupt;
 use super::{escape, render};
 use byoc::driver::backend::{Backend, check_run_option};
 use byoc::driver::contract::Contract;
+use byoc::driver::explanation::Explanation;
 use byoc::driver::{self, BuildOptions, BuildOutput, Compiled, OnFailure, Progress, RefusalSummary};
 use byoc::frontend::folder::{TestFolder, TestSet};
 use byoc::frontend::{self, LoadOptions};
@@ -17,6 +18,7 @@ use byoc::runtime::model::Model;
 use byoc::runtime::session::Session;
 use byoc_ir::diag::{Diagnostic, codes};
 use indicatif::ProgressBar;
+use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,8 +57,7 @@ impl<'a> Request<'a> {
             Diagnostic::error(codes::plugins::BACKEND_MISPLACED, message).help(help).into()
         };
         if let Some(name) = &args.target {
-            let message = format!("unsupported option --target {name}");
-            return Err(misplaced(message, format!("select a backend with --backend {name}")));
+            return Err(misplaced(format!("unsupported option --target {name}"), remedy_for_target(name)));
         }
         crate::log::log_to_stderr(args.diagnostics.verbose);
         let threads = args.threads.map_or(0, usize::from);
@@ -117,26 +118,7 @@ impl<'a> Request<'a> {
             .help(format!("print the contents of the artifact with \"byoc inspect {}\"", path.display()))
             .into());
         }
-        let (input_shapes, given) = (inputs.shapes(), inputs.names());
-        let keeps_optional = self.keeps_optional;
-        let host_operators = self.options.host_operators();
-        let mut load = LoadOptions { input_shapes, given, keeps_optional, host_operators, ..LoadOptions::default() };
-        let mut specialized_dims = Vec::new();
-        for (name, dim_choice) in &self.args.dims {
-            match dim_choice {
-                DimChoice::Fixed(size) => drop(load.dims.insert(name.clone(), *size)),
-                DimChoice::Open(sizes) => {
-                    load.open.insert(name.clone());
-                    specialized_dims.extend((!sizes.is_empty()).then(|| (name.clone(), sizes.clone())));
-                }
-            }
-        }
-        if inputs.has_image()
-            && let Some((name, size)) = inputs.image_dims(&frontend::signature(path)?.inputs)
-            && !load.open.contains(&name)
-        {
-            load.dims.entry(name).or_insert(size);
-        }
+        let (load, specialized_dims) = self.load_options(path, inputs)?;
         let message = format!("compiling {}", name_of(path));
         let spinner = spinner(message.clone());
         let progress_spinner = spinner.clone();
@@ -157,6 +139,35 @@ impl<'a> Request<'a> {
         };
         spinner.finish_and_clear();
         Ok(output)
+    }
+
+    /// Returns how the model is read, and the sizes for which it gets programs of their own.
+    pub fn load_options(
+        &self,
+        path: &Path,
+        inputs: &InputSources,
+    ) -> Result<(LoadOptions, Vec<(String, Vec<usize>)>), Failure> {
+        let (input_shapes, given) = (inputs.shapes(), inputs.names());
+        let keeps_optional = self.keeps_optional;
+        let host_operators = self.options.host_operators();
+        let mut load = LoadOptions { input_shapes, given, keeps_optional, host_operators, ..LoadOptions::default() };
+        let mut specialized_dims = Vec::new();
+        for (name, dim_choice) in &self.args.dims {
+            match dim_choice {
+                DimChoice::Fixed(size) => drop(load.dims.insert(name.clone(), *size)),
+                DimChoice::Open(sizes) => {
+                    load.open.insert(name.clone());
+                    specialized_dims.extend((!sizes.is_empty()).then(|| (name.clone(), sizes.clone())));
+                }
+            }
+        }
+        if inputs.has_image()
+            && let Some((name, size)) = inputs.image_dims(&frontend::signature(path)?.inputs)
+            && !load.open.contains(&name)
+        {
+            load.dims.entry(name).or_insert(size);
+        }
+        Ok((load, specialized_dims))
     }
 
     /// Returns the contract of a model: that of `--contract`, or the one beside the model.
@@ -274,11 +285,50 @@ impl<'a> Request<'a> {
     }
 }
 
+/// Kinds of TVM's targets for which TVM itself generates code.
+const TVM_TARGETS: [&str; 13] = [
+    "aocl",
+    "c",
+    "composite",
+    "cuda",
+    "ext_dev",
+    "hexagon",
+    "hybrid",
+    "llvm",
+    "metal",
+    "nvptx",
+    "rocm",
+    "stackvm",
+    "vulkan",
+];
+
+/// Returns what to say instead of `--target`: a target of TVM compiles what no external code generator takes, and here
+/// the host runs that without an option.
+fn remedy_for_target(target: &str) -> String {
+    let kind = target.split_whitespace().next().unwrap_or_default();
+    if !TVM_TARGETS.contains(&kind) {
+        return format!("select a backend with --backend {target}");
+    }
+    format!(
+        "remove it: {kind} compiled what no external code generator of TVM took, and the host of byoc runs that without an \
+         option; select backends with --backend NAME, which \"byoc plugins\" lists"
+    )
+}
+
 /// Starts a spinner, which is shown only on a terminal.
 pub fn spinner(message: String) -> ProgressBar {
     let spinner = ProgressBar::new_spinner().with_message(escape::line(&message).into_owned());
     spinner.enable_steady_tick(Duration::from_millis(120));
     spinner
+}
+
+/// Returns the explanation in an artifact.
+pub fn explanation_of(path: &Path) -> Result<Explanation, Failure> {
+    let explain = artifact::open(path)?.into_compiled().explain;
+    Explanation::deserialize(&explain).map_err(|error| {
+        let message = format!("{}: expected an explanation of this release: {error}", path.display());
+        Diagnostic::error(codes::artifacts::MALFORMED, message).help("compile the model again").into()
+    })
 }
 
 /// Tests whether the file is an artifact, by its extension.

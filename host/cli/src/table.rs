@@ -120,6 +120,17 @@ pub fn print_wrapped(prefix: &str, text: &str) {
     }
 }
 
+/// Formats a count with an SI prefix.
+pub fn count(n: u64) -> String {
+    match n {
+        0 => "-".to_owned(),
+        n if n < 10_000 => n.to_string(),
+        n if n < 10_000_000 => format!("{:.1} k", n as f64 / 1e3),
+        n if n < 10_000_000_000 => format!("{:.1} M", n as f64 / 1e6),
+        n => format!("{:.1} G", n as f64 / 1e9),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

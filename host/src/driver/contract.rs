@@ -92,6 +92,17 @@ pub struct Rule {
     pub max_rel_err: Option<f64>,
 }
 
+/// Result of checking a rule against a build.
+#[derive(Clone, Debug)]
+pub struct RuleOutcome {
+    /// Line of the rule in the file.
+    pub line: usize,
+    /// Rule.
+    pub rule: Rule,
+    /// Violations; empty if the build keeps the rule.
+    pub violations: Vec<Diagnostic>,
+}
+
 impl Contract {
     /// Reads a contract.
     ///
@@ -153,17 +164,23 @@ impl Contract {
         self.rules.iter().filter_map(|(_, rule)| rule.max_latency_ratio).reduce(f64::min)
     }
 
-    /// Returns a violation for each broken rule, E0462, and E0461 for each rule that selects nothing.
-    pub(super) fn check(&self, build: &Build<'_>) -> Vec<Diagnostic> {
-        self.rules
-            .iter()
-            .flat_map(|(line, rule)| {
-                let at = format!("{}:{line}", self.path.display());
-                rule.violations(build)
-                    .into_iter()
-                    .map(move |violation| Diagnostic { message: format!("{at}: {}", violation.message), ..violation })
-            })
-            .collect()
+    /// Returns the path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Checks each rule: E0462 for a violation, E0461 for a rule that selects nothing.
+    pub(super) fn check(&self, build: &Build<'_>) -> Vec<RuleOutcome> {
+        let outcome = |(line, rule): &(usize, Rule)| {
+            let at = format!("{}:{line}", self.path.display());
+            let violations = rule.violations(build).into_iter();
+            RuleOutcome {
+                line: *line,
+                rule: rule.clone(),
+                violations: violations.map(|v| Diagnostic { message: format!("{at}: {}", v.message), ..v }).collect(),
+            }
+        };
+        self.rules.iter().map(outcome).collect()
     }
 
     /// Returns the violation of a rule about a measured value.
@@ -315,12 +332,32 @@ impl Rule {
         }
     }
 
+    /// Returns the requirements of the rule that a build can check, and those that are measured, as in `max_regions = 3`.
+    pub fn requirements(&self) -> (Vec<String>, Vec<String>) {
+        let text = |key: &str, value: &Option<String>| value.as_ref().map(|value| format!("{key} = \"{value}\""));
+        let number = |key: &str, value: Option<f64>| value.map(|value| format!("{key} = {value}"));
+        let count = |key: &str, value: Option<usize>| value.map(|value| format!("{key} = {value}"));
+        let of_build = [
+            text("must", &self.must),
+            text("must_not", &self.must_not),
+            number("min_flops_share", self.min_flops_share),
+            count("max_regions", self.max_regions),
+            count("max_cuts", self.max_cuts),
+            count("max_host_steps", self.max_host_steps),
+            count("max_copied_bytes", self.max_copied_bytes),
+            count("max_memory_bytes", self.max_memory_bytes),
+            text("precision", &self.precision),
+        ];
+        let measured = [number("max_latency_ratio", self.max_latency_ratio), number("max_rel_err", self.max_rel_err)];
+        (of_build.into_iter().flatten().collect(), measured.into_iter().flatten().collect())
+    }
+
     fn has_selector(&self) -> bool {
         self.op.is_some() || self.kind.is_some() || self.source.is_some()
     }
 
     /// Describes the selected operators.
-    fn words(&self) -> String {
+    pub fn words(&self) -> String {
         let selectors = [("op", &self.op), ("kind", &self.kind), ("source", &self.source)];
         let parts: Vec<String> =
             selectors.iter().filter_map(|(key, value)| Some(format!("{key} \"{}\"", value.as_ref()?))).collect();

@@ -1,8 +1,10 @@
 //! Conversion of the partitioning report, which covers expressions, to an explanation of the model's operators.
 
-use super::explanation::{CopyRow, Explanation, NodeRow, Placement, PlacementKind, RefusalRow, RegionRow, Totals};
+use super::explanation::{
+    CopyRow, Explanation, NearMissRow, NodeRow, Placement, PlacementKind, RefusalRow, RegionRow, Totals,
+};
 use crate::driver::judge::flops;
-use byoc_core::pass::{Refusal, RegionReport, Report};
+use byoc_core::pass::{NearMiss, NearMissReport, Refusal, RegionReport, Report};
 use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, SourceId, Type};
 use byoc_plugin_api::{ComputeFormat, Estimate};
 use byoc_runtime::exec::program::{Instr, Place, Program, Reg, Space};
@@ -103,10 +105,12 @@ pub fn explain(
             flops_of[origin] = cost.saturating_add(flops_of[origin]);
         }
     }
+    let mut near_misses: BTreeMap<ExprId, Vec<&NearMissReport>> = BTreeMap::new();
+    report.near_misses.iter().for_each(|near| near_misses.entry(near.expr).or_default().push(near));
     let mut explanation = Explanation::default();
     for (source, info) in module.origins.sources().iter() {
         let mut placements: Vec<(u64, Placement)> = Vec::new();
-        let mut refusals: BTreeSet<RefusalRow> = BTreeSet::new();
+        let mut refusals: BTreeMap<[String; 4], RefusalRow> = BTreeMap::new();
         let placed_exprs: &[ExprId] = if computing_sources.contains_key(&source) { &exprs[source] } else { &[] };
         for expr in placed_exprs {
             let Some(operator) = operator_indices.get(expr).map(|&i| &report.operators[i]) else { continue };
@@ -121,13 +125,20 @@ pub fn explain(
                 None => Placement { kind: PlacementKind::Host, ..Placement::default() },
             };
             placements.push((flops(module, *expr), placement));
+            let near_misses = near_misses.get(expr).map_or(&[][..], Vec::as_slice);
             for (backend, refusal) in operator.refusals.iter() {
-                refusals.insert(row(backend, refusal));
+                let is_of = |near: &&&NearMissReport| near.backend == *backend && near.code == refusal.code;
+                let near_miss = near_misses.iter().find(is_of).map(|near| &*near.near_miss);
+                let row = RefusalRow {
+                    near_miss: near_miss.map(|near_miss| near_miss_row(module, near_miss)),
+                    ..row(backend, refusal)
+                };
+                add_refusal(&mut refusals, row);
             }
             if let Some(index) = operator.region
                 && let Some(refusal) = failures.get(&*report.regions[index].symbol)
             {
-                refusals.insert(row(&report.regions[index].backend, refusal));
+                add_refusal(&mut refusals, row(&report.regions[index].backend, refusal));
             }
         }
         let merged_placements = merge_placements(placements);
@@ -137,7 +148,7 @@ pub fn explain(
         // Refusals of a backend that executes a part of the operator are listed only if some part runs on the host.
         let is_on_host = merged_placements.iter().any(|(_, part)| part.kind == PlacementKind::Host);
         let takes = |backend: &String| merged_placements.iter().any(|(_, part)| part.backend.as_ref() == Some(backend));
-        refusals.retain(|r| placement.kind != PlacementKind::Folded && (is_on_host || !takes(&r.backend)));
+        refusals.retain(|_, r| placement.kind != PlacementKind::Folded && (is_on_host || !takes(&r.backend)));
         let merged_placements = if merged_placements.len() > 1 {
             merged_placements.into_iter().map(|(_, part)| part).collect()
         } else {
@@ -150,7 +161,7 @@ pub fn explain(
             flops: flops_of[source.index()],
             placement,
             parts: merged_placements,
-            refusals: refusals.into_iter().collect(),
+            refusals: refusals.into_values().collect(),
             inputs: edges.get(source.index()).into_iter().flatten().copied().collect(),
         });
     }
@@ -225,6 +236,43 @@ fn row(backend: &str, refusal: &Refusal) -> RefusalRow {
         code: refusal.code.to_string(),
         detail: refusal.detail.clone(),
         hint: refusal.hint.clone(),
+        ..RefusalRow::default()
+    }
+}
+
+/// Adds a refusal, unless the operator has the same one for another of its expressions, which is then given the near
+/// miss.
+fn add_refusal(refusals: &mut BTreeMap<[String; 4], RefusalRow>, row: RefusalRow) {
+    let known = refusals.entry(row.reason().map(str::to_owned)).or_insert_with(|| row.clone());
+    if known.near_miss.is_none() {
+        known.near_miss = row.near_miss;
+    }
+}
+
+/// Maximum number of operators that a near miss names.
+const MAX_MATCHED: usize = 6;
+
+/// Returns a near miss with the names of the operators in the model.
+fn near_miss_row(module: &Module, near_miss: &NearMiss) -> NearMissRow {
+    let name = |id: ExprId| {
+        let source = module.origins.get(module.nodes[id].origin).last()?;
+        let info = &module.origins.sources()[*source];
+        Some(format!("{} {}", info.op, info.name))
+    };
+    let mut matched: Vec<String> = Vec::new();
+    for text in near_miss.matched.iter().filter_map(|&id| name(id)) {
+        if !matched.contains(&text) && matched.len() < MAX_MATCHED {
+            matched.push(text);
+        }
+    }
+    let is_call = |id: &ExprId| module.expr(*id).as_op_call().is_some();
+    NearMissRow {
+        entry: near_miss.entry.to_string(),
+        position: near_miss.position.clone(),
+        expected: near_miss.expected.clone(),
+        found: near_miss.found.clone(),
+        matched,
+        at: near_miss.at.filter(is_call).and_then(name),
     }
 }
 

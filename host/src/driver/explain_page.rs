@@ -84,7 +84,7 @@ fn draw_node(page: &mut String, rows: &Rows<'_>, node: &NodeRow, (x, y): (usize,
         _ => node.placement.kind.name().to_owned(),
     };
     for refusal in &node.refusals {
-        let _ = write!(hover, "\n{refusal}");
+        let _ = write!(hover, "\n{}", refusal.with_near_miss());
     }
     // Exporters write names as paths that differ at the end, so long names are truncated at the front.
     let length = node.source.chars().count();
@@ -209,6 +209,7 @@ mod tests {
                 code: "UnsupportedOp".into(),
                 detail: "\"x\"".into(),
                 hint: "remove <y>".into(),
+                ..RefusalRow::default()
             }],
             inputs: inputs.to_vec(),
         }

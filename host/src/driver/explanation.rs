@@ -1,8 +1,10 @@
 //! Explanation of a build as structured data: the placement of each model operator, and the refusals by backends.
 
 use crate::wording::Interface;
+use byoc_ir::diag::list;
 use byoc_plugin_api::Estimate;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::fmt;
 
 /// Explanation of a model.
@@ -17,6 +19,32 @@ pub struct Explanation {
     pub copies: Vec<CopyRow>,
     /// Totals over all model operators.
     pub totals: Totals,
+    /// Changes with which backends take more of the model, smallest change first; empty unless they were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub suggestions: Vec<Suggestion>,
+    /// Backends and options of the build.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<BuildRow>,
+}
+
+/// Backends and options of a build.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
+pub struct BuildRow {
+    /// Backends, in priority order.
+    pub backends: Vec<BackendRow>,
+    /// Options that affect the result, as in an artifact.
+    pub options: Value,
+}
+
+/// Backend of a build, with its plugin.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
+pub struct BackendRow {
+    /// Name of the backend.
+    pub name: String,
+    /// Name of the plugin.
+    pub plugin: String,
+    /// Version of the plugin.
+    pub version: String,
 }
 
 impl Explanation {
@@ -115,7 +143,7 @@ impl PlacementKind {
 
 /// Refusal of an operator by a backend, with texts that name command-line options; [`Explanation::in_interface`]
 /// converts them.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
 pub struct RefusalRow {
     /// Name of the backend.
     pub backend: String,
@@ -125,6 +153,83 @@ pub struct RefusalRow {
     pub detail: String,
     /// Remedy, or an empty string.
     pub hint: String,
+    /// Entry of the backend's pattern table that came nearest to the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub near_miss: Option<NearMissRow>,
+    /// Changes with which a backend takes the operator, smallest change first; empty unless they were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub suggestions: Vec<Suggestion>,
+}
+
+impl RefusalRow {
+    /// Returns the reason without what differs from operator to operator: backend, code, detail and hint.
+    pub fn reason(&self) -> [&str; 4] {
+        [&self.backend, &self.code, &self.detail, &self.hint]
+    }
+
+    /// Formats the refusal with the entry that came nearest.
+    pub fn with_near_miss(&self) -> String {
+        match &self.near_miss {
+            Some(near_miss) => format!("{self}; nearest: {near_miss}"),
+            None => self.to_string(),
+        }
+    }
+}
+
+/// Entry of a pattern table that came nearest to an operator, and where it stopped.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
+pub struct NearMissRow {
+    /// Name of the entry.
+    pub entry: String,
+    /// Position in the pattern, such as `consumer of nn.bias_add`.
+    pub position: String,
+    /// Expected at that position.
+    pub expected: String,
+    /// Found at that position.
+    pub found: String,
+    /// Operators of the model that matched.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub matched: Vec<String>,
+    /// Operator of the model that was found instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+}
+
+impl NearMissRow {
+    /// Formats the near miss without the names of operators in the model, as it may be common to many of them.
+    pub fn kind(&self) -> String {
+        format!("{}, {}: expected {}, found {}", self.entry, self.position, self.expected, self.found)
+    }
+}
+
+impl fmt::Display for NearMissRow {
+    /// Formats the near miss, for example `npu.conv2d_bias_relu matched Conv /0 and Add /1; consumer of nn.bias_add:
+    /// expected nn.relu, found clip at Clip /2`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.entry)?;
+        match &self.matched[..] {
+            [] => {}
+            [only] => write!(f, " matched {only}")?,
+            [rest @ .., last] => write!(f, " matched {} and {last}", list(rest, ", "))?,
+        }
+        write!(f, "; {}: expected {}, found {}", self.position, self.expected, self.found)?;
+        self.at.as_ref().map_or(Ok(()), |at| write!(f, " at {at}"))
+    }
+}
+
+/// Change with which a backend takes operators that it refused.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
+pub struct Suggestion {
+    /// Command that makes the change.
+    pub command: String,
+    /// Change in a few words.
+    pub change: String,
+    /// Number of operators of the model that move from the host to a backend.
+    pub operators: usize,
+    /// Share of the model's FLOPs that moves from the host to a backend.
+    pub flops_share: f64,
+    /// True if the change was made on a copy of the model, and judged by the backend.
+    pub tried: bool,
 }
 
 impl fmt::Display for RefusalRow {

@@ -4,9 +4,11 @@ pub mod backend;
 mod claims;
 pub mod codegen;
 pub mod contract;
+pub mod contract_report;
 mod explain;
 pub mod explain_page;
 pub mod explanation;
+pub mod explanation_diff;
 pub mod export;
 pub mod judge;
 #[cfg(feature = "onnx")]
@@ -25,7 +27,8 @@ pub mod written;
 pub use byoc_runtime::compiled::{self, Compiled, CompiledRegion, PluginId, RegionSource};
 pub use options::BuildOptions;
 pub use pipeline::{
-    BuildOutput, RefusalSummary, SIMPLIFY, UnusedBackend, build, partitioned, refusal_headline, refusal_summary,
+    BuildOutput, RefusalSummary, SIMPLIFY, UnusedBackend, build, partitioned, placement, refusal_headline,
+    refusal_summary,
 };
 pub use progress::{Progress, Stage};
 pub use recovery::OnFailure;

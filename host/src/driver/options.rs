@@ -33,6 +33,10 @@ pub struct BuildOptions {
     pub keep_partition: bool,
     /// Contract that the build has to keep.
     pub contract: Option<Arc<Contract>>,
+    /// True if a build that breaks the contract succeeds, for the caller to report [`BuildOutput::contract`].
+    ///
+    /// [`BuildOutput::contract`]: super::BuildOutput::contract
+    pub reports_contract: bool,
     /// Fate of a region that its backend fails to compile.
     pub on_failure: OnFailure,
     /// True if the regions that the module already has run on the host as well.

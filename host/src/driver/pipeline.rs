@@ -1,8 +1,9 @@
 //! Build pipeline: compiles a module from a frontend to a program.
 
 use super::backend::{Backend, CONVERT_LAYOUT};
+use super::contract::RuleOutcome;
 use super::explain::{Operators, copies, explain};
-use super::explanation::{Explanation, RefusalRow, Totals};
+use super::explanation::{BackendRow, BuildRow, Explanation, RefusalRow, Totals};
 use super::options::BuildOptions;
 use super::pass_log::{ALL_PASSES, PassLog};
 use super::progress::Stage;
@@ -55,6 +56,8 @@ pub struct BuildOutput {
     pub unused: Vec<UnusedBackend>,
     /// Totals of the programs for fixed values of symbolic dimensions, which are the first of [`Compiled::variants`].
     pub variant_totals: Vec<Totals>,
+    /// Outcome of each rule of the contract, for every program of the model.
+    pub contract: Vec<RuleOutcome>,
 }
 
 /// Backend that accepted no operator of a model.
@@ -87,11 +90,13 @@ impl BuildOutput {
             variant.warnings.into_iter().filter(|warning| !self.warnings.contains(warning)).collect();
         self.warnings.extend(new_warnings);
         self.variant_totals.push(variant.explanation.totals);
+        self.contract.extend(variant.contract);
         self.compiled.add_variant(Variant { dims, defaults: Vec::new(), compiled: variant.compiled });
     }
 
     /// Adds the program whose last inputs are the optional inputs, which have the given default values.
     pub fn add_optional(&mut self, mut variant: BuildOutput, values: Vec<Tensor>) {
+        self.contract.append(&mut variant.contract);
         let Compiled { program, constants, .. } = &mut variant.compiled;
         let mut defaults = Vec::with_capacity(values.len());
         for value in values {
@@ -152,11 +157,15 @@ pub fn build(
     let facts_of = |region: &RegionReport| facts.get(&region.symbol).cloned().unwrap_or_default();
     let mut explanation = explain(placed, &operators, &report, &refusals, &facts_of);
     explanation.copies = copies(&program);
+    let compiled_options = compiled_options(&compilers, &model.bound, options.precision);
+    explanation.build = Some(build_row(&compilers, &compiled_options));
+    let mut outcomes = Vec::new();
     if let Some(contract) = &options.contract {
         let constant_bytes = constants.iter().map(|tensor| tensor.bytes().len()).sum();
         let build = contract::Build { explanation: &explanation, program: &program, constant_bytes, facts: &facts };
-        let violations = contract.check(&build);
-        if !violations.is_empty() {
+        outcomes = contract.check(&build);
+        let violations: Vec<Diagnostic> = outcomes.iter().flat_map(|outcome| outcome.violations.clone()).collect();
+        if !violations.is_empty() && !options.reports_contract {
             return Err(Failure::from(violations));
         }
     }
@@ -174,14 +183,23 @@ pub fn build(
         linked,
         explain: serde_json::to_value(&explanation).unwrap_or_default(),
         model_digest: model.digest,
-        options: compiled_options(&compilers, &model.bound, options.precision),
+        options: compiled_options,
         from_file: false,
         variants: Vec::new(),
         charges: Arc::default(),
     };
     let signature = model.signature;
-    let variant_totals = Vec::new();
-    Ok(BuildOutput { compiled, simplified, partitioned, explanation, signature, warnings, unused, variant_totals })
+    Ok(BuildOutput {
+        compiled,
+        simplified,
+        partitioned,
+        explanation,
+        signature,
+        warnings,
+        unused,
+        variant_totals: Vec::new(),
+        contract: outcomes,
+    })
 }
 
 /// Returns the selected backends with their descriptions for the options of a build.
@@ -288,6 +306,16 @@ fn compiled_options(backends: &[&Backend<'_>], dims: &BTreeMap<String, usize>, p
     options
 }
 
+/// Returns the backends and the options of a build, for its explanation.
+fn build_row(backends: &[&Backend<'_>], options: &Value) -> BuildRow {
+    let row = |backend: &&Backend<'_>| BackendRow {
+        name: backend.name.clone(),
+        plugin: backend.plugin.name.clone(),
+        version: backend.plugin.version.clone(),
+    };
+    BuildRow { backends: backends.iter().map(row).collect(), options: options.clone() }
+}
+
 fn simplify(
     module: Module,
     backends: &[Backend<'_>],
@@ -338,6 +366,27 @@ pub fn partitioned(
     let simplified = simplify(model.module, &backends, &mut passes, &mut warnings)?;
     let partition = partition(&simplified, &backends, &Recovery::default(), &mut passes, &mut warnings)?;
     Ok((partition.module, warnings))
+}
+
+/// Places the operators of a model on the selected backends as [`build`] does, without compiling a region.
+///
+/// # Errors
+/// If a backend or a backend option is unknown, or the types of the model cannot be inferred.
+pub fn placement(session: &Session, model: Loaded, options: &BuildOptions) -> Result<Explanation, Failure> {
+    let _scope = session.cancellation().enter();
+    let backends = configured_backends(session, options)?;
+    let operators = Operators::of(&model.module);
+    let (mut print_nothing, mut warnings) = (|_: &str| {}, Vec::new());
+    let mut passes = PassLog::new(None, &mut print_nothing);
+    let simplified = simplify(model.module, &backends, &mut passes, &mut warnings)?;
+    let compilers: Vec<&Backend<'_>> = backends.iter().collect();
+    let round = Round { session, options, signature: &model.signature, backends: &backends, compilers: &compilers };
+    let placement = round.place(&simplified, &Recovery::default(), &mut passes, &mut warnings)?;
+    let placed = placement.widened.as_ref().unwrap_or(&simplified);
+    let Partition { mut report, facts, .. } = placement.partition;
+    report.add_regions_of(placed, |name| compilers.iter().any(|backend| backend.name == name));
+    let facts_of = |region: &RegionReport| facts.get(&region.symbol).cloned().unwrap_or_default();
+    Ok(explain(placed, &operators, &report, &BTreeMap::new(), &facts_of))
 }
 
 /// Refusal reason of a backend, with the number of refused operators.

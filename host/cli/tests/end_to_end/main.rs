@@ -26,6 +26,7 @@ mod opencl;
 mod opt;
 mod precision;
 mod quantize;
+mod refusals;
 mod rude;
 mod run_errors;
 mod skew;
