@@ -206,10 +206,10 @@ impl Judge for PluginJudge<'_, '_> {
         }
         let start = Instant::now();
         let batch_result = if queries.is_empty() { Ok(Vec::new()) } else { self.backend.codegen.judge_batch(&queries) };
-        if let Some(first) = queries.first() {
+        if !queries.is_empty() {
             let (name, count) = (&self.backend.name, plural(queries.len(), "candidate"));
             let millis = start.elapsed().as_secs_f64() * 1e3;
-            tracing::debug!(target: "byoc::codegen", "{name} judged {count} for {} in {millis:.3} ms", first.name);
+            tracing::debug!(target: "byoc::codegen", "{name} judged {count} for {} in {millis:.3} ms", words(query));
         }
         let mut batch_result = match batch_result {
             Ok(batch_result) => {
@@ -225,6 +225,16 @@ impl Judge for PluginJudge<'_, '_> {
         let missing_verdict =
             || Verdict::Refused(Refusal::new(RefusalCode::Unavailable, "the backend returned no verdict"));
         verdicts.into_iter().map(|v| v.unwrap_or_else(|| batch_result.next().unwrap_or_else(missing_verdict))).collect()
+    }
+}
+
+/// Describes the candidates of a batch, for logs.
+fn words(query: Question<'_>) -> &str {
+    match query {
+        Question::Pattern(entry) => &entry.name,
+        Question::Composite(name) => name,
+        Question::Operators => "single operators",
+        Question::Regions => "regions",
     }
 }
 
