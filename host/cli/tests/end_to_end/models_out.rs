@@ -139,6 +139,9 @@ fn what_onnx_lacks_is_named() {
         .stderr_contains(&["mutable references"]);
     let recursive = "def @f(%n: int32) -> int32 { if (less(%n, 1)) { 1 } else { multiply(%n, @f(subtract(%n, 1))) } }
 def @main(%n: int32) { @f(%n) }";
+    let padded = "def @main(%x: Tensor[(1, 1, 2, 1), float32]) { nn.max_pool2d(%x, pool_size=[3, 1], strides=[4, 2], \
+                  padding=[1, 0, 5, 0], ceil_mode=True) }";
+    emit(padded, &["--opset", "17"]).fails_with("E0526").stderr_contains(&["a last window in the padding"]);
     emit(recursive, &[]).fails_with("E0526").stderr_contains(&["calls itself"]);
     assert!(!dir.path().join("p.onnx").exists());
 }

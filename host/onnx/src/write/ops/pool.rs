@@ -58,6 +58,7 @@ pub fn windows(c: &mut Call<'_, '_>, op: &str, data: &Operand) -> Result<Operand
         if op == "LpPool" {
             c.since(18, "ceil_mode of LpPool")?;
         }
+        check_last_windows(c, [&kernel, &strides, &dilations], &c.params.padding(axes))?;
         attributes.push(int("ceil_mode", 1));
     }
     if op == "AveragePool" && c.params.bool("count_include_pad") {
@@ -77,6 +78,22 @@ pub fn windows(c: &mut Call<'_, '_>, op: &str, data: &Operand) -> Result<Operand
     }
     attributes.extend([ints("pads", &pads), ints("strides", &strides)]);
     pooled(c, op, data, attributes)
+}
+
+/// Checks that the last window of each axis begins in the data or in the padding before it. ONNX leaves out one that begins
+/// in the padding after the data; Relay does not.
+fn check_last_windows(c: &Call<'_, '_>, [kernel, strides, dilations]: [&[i64]; 3], pads: &[(i64, i64)]) -> Result<()> {
+    let axes = canonical(&c.params.string("layout"), "NC", kernel.len())?;
+    for (i, &(before, after)) in pads.iter().enumerate() {
+        let Some(size) = axes.get(i + 2).and_then(|&axis| c.ty(0).ok()?.dims.get(axis)?.fixed()) else { continue };
+        let extent = (kernel[i] - 1) * dilations[i] + 1;
+        let rest = size as i64 + before + after - extent;
+        let last = (rest + strides[i] - 1).div_euclid(strides[i].max(1)) * strides[i];
+        if rest > 0 && last >= size as i64 + before {
+            return Err(Refusal::new("a last window in the padding, by ceil_mode, has no form in ONNX"));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the type in which ONNX pools elements of a type.
