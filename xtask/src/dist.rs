@@ -75,7 +75,7 @@ pub fn run() -> Result<(), String> {
     for dir in [byoc, server] {
         place_plugins(&build_dir, &dir.join("plugins"))?;
     }
-    for header in ["byoc_plugin.h", "byoc_device.h", "byoc_json.h"] {
+    for header in ["byoc_plugin.h", "byoc_command.h", "byoc_device.h", "byoc_json.h"] {
         copy(&root().join("plugin-api/include").join(header), &byoc.join("include").join(header))?;
     }
     capi::place(&build_dir, library, "${pcfiledir}/../..")?;

@@ -584,6 +584,9 @@ pub struct PluginsNewArgs {
     /// C file and Makefile instead of a Rust crate.
     #[arg(long)]
     pub c: bool,
+    /// Backend around a compiler that is a command and takes ONNX files, instead of one that takes single operators.
+    #[arg(long)]
+    pub onnx: bool,
     /// Directory with the sources of byoc-plugin-api; by default a copy is written next to the plugin.
     #[arg(long, value_name = "DIR", conflicts_with = "c")]
     pub api: Option<PathBuf>,

@@ -1,7 +1,8 @@
 //! `byoc plugins new`: creates a directory with a new plugin that builds and runs unchanged. `byoc plugins update`: renews
 //! the copy of the boundary in it.
 //!
-//! The templates are two plugins that this project tests and documents: the minimal Rust plugin and the C sample.
+//! The templates are plugins that this project tests and documents: for each language a small one, and one around a
+//! compiler that takes ONNX files.
 
 use super::args::{PluginsNewArgs, PluginsUpdateArgs};
 use byoc::runtime::error::Failure;
@@ -12,14 +13,48 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Name of the Rust plugin in the template.
-const RUST_NAME: &str = "minimal";
-const RUST_SOURCE: &str = include_str!("../../../tests/plugins/examples/minimal.rs");
+/// Plugin from which a new one is made.
+struct Template {
+    /// Name of the plugin, in snake case. In upper case it begins the names of environment variables.
+    name: &'static str,
+    source: &'static str,
+    readme: &'static str,
+}
+
+/// Templates in Rust: the smallest backend, and one around a compiler.
+const RUST: [Template; 2] = [
+    Template {
+        name: "minimal",
+        source: include_str!("../../../tests/plugins/examples/minimal.rs"),
+        readme: include_str!("../templates/plugin.md"),
+    },
+    Template {
+        name: "onnx_command",
+        source: include_str!("../../../tests/plugins/examples/onnx_command.rs"),
+        readme: include_str!("../templates/plugin_onnx.md"),
+    },
+];
+/// Templates in C, in the same order.
+const C: [Template; 2] = [
+    Template {
+        name: "elementwise",
+        source: include_str!("../../../plugins/samples/elementwise.c"),
+        readme: include_str!("../templates/plugin_c.md"),
+    },
+    Template {
+        name: "onnx_files",
+        source: include_str!("../../../plugins/samples/onnx_files.c"),
+        readme: include_str!("../templates/plugin_onnx_c.md"),
+    },
+];
+/// Dependencies of the template around a compiler.
+const COMPILER_DEPENDENCIES: &str = "serde_json = \"1\"\ntempfile = \"3\"\n";
 /// Sources of `byoc-plugin-support`, written next to a new Rust plugin.
-const SUPPORT: [(&str, &str); 13] = [
+const SUPPORT: [(&str, &str); 14] = [
     ("arena.rs", include_str!("../../../plugin-api/support/src/arena.rs")),
     ("attributes.rs", include_str!("../../../plugin-api/support/src/attributes.rs")),
     ("cache.rs", include_str!("../../../plugin-api/support/src/cache.rs")),
+    ("command.rs", include_str!("../../../plugin-api/support/src/command.rs")),
     ("dims.rs", include_str!("../../../plugin-api/support/src/dims.rs")),
     ("int8.rs", include_str!("../../../plugin-api/support/src/int8.rs")),
     ("isa.rs", include_str!("../../../plugin-api/support/src/isa.rs")),
@@ -39,17 +74,14 @@ const LICENSES: [(&str, &str); 2] = [
 /// Directories of the copied crates.
 const API: &str = "byoc-plugin-api";
 const HELPERS: &str = "byoc-plugin-support";
-/// Name of the C plugin in the template.
-const C_NAME: &str = "elementwise";
-const C_SOURCE: &str = include_str!("../../../plugins/samples/elementwise.c");
 
 /// Creates the directory of a new plugin from a template.
 pub fn run(args: &PluginsNewArgs) -> Result<ExitCode, Failure> {
     let name = plugin_name(&args.name)?;
     let files = if args.c {
-        c_files(name)
+        c_files(name, args.onnx)
     } else {
-        rust_files(name, args.api.as_deref().map(api_source).transpose()?.as_deref())
+        rust_files(name, args.onnx, args.api.as_deref().map(api_source).transpose()?.as_deref())
     };
     let is_occupied = std::fs::read_dir(&args.name).is_ok_and(|mut entries| entries.next().is_some());
     if is_occupied || args.name.exists() && !args.name.is_dir() {
@@ -139,25 +171,37 @@ fn fill_template(template: &str, name: &str) -> String {
     template.replace("@NAME@", name).replace("@ABI@", host::C_ABI_TEXT)
 }
 
+/// Returns the name of a type: `my_chip` becomes `MyChip`.
+fn title(name: &str) -> String {
+    let parts = name.split('_').filter(|part| !part.is_empty());
+    parts.map(|part| part[..1].to_ascii_uppercase() + &part[1..]).collect()
+}
+
+/// Returns the source of a template under another name.
+fn renamed(template: &Template, name: &str) -> String {
+    // The template already defines a type `Relu`.
+    let new_title = Some(title(name)).filter(|title| title != "Relu").unwrap_or_else(|| "Plugin".to_owned());
+    let source = template.source.replace(&title(template.name), &new_title);
+    source.replace(&template.name.to_ascii_uppercase(), &name.to_ascii_uppercase()).replace(template.name, name)
+}
+
 /// Returns the files of the crate, including copies of byoc-plugin-api and byoc-plugin-support unless `api` names the
 /// source directory of byoc-plugin-api.
-fn rust_files(name: &str, api: Option<&Path>) -> Files {
-    // The type is named after the plugin: `my_chip` defines `MyChip`.
-    let parts = name.split('_').filter(|part| !part.is_empty());
-    let title: String = parts.map(|part| part[..1].to_ascii_uppercase() + &part[1..]).collect();
-    // The template already defines a type `Relu`.
-    let title = if title == "Relu" { "Plugin".to_owned() } else { title };
-    let source = RUST_SOURCE.replace("Minimal", &title).replace(RUST_NAME, name);
+fn rust_files(name: &str, onnx: bool, api: Option<&Path>) -> Files {
+    let template = &RUST[usize::from(onnx)];
     let paths = match api {
         None => [API.to_owned(), HELPERS.to_owned()],
         Some(dir) => [dir.display().to_string(), dir.join("support").display().to_string()],
     };
-    let substitute =
-        |template: &str| fill_template(template, name).replace("@API@", &paths[0]).replace("@SUPPORT@", &paths[1]);
+    let (features, dependencies) = if onnx { (", features = [\"command\"]", COMPILER_DEPENDENCIES) } else { ("", "") };
+    let substitute = |text: &str| {
+        let text = fill_template(text, name).replace("@API@", &paths[0]).replace("@SUPPORT@", &paths[1]);
+        text.replace("@FEATURES@", features).replace("@DEPENDENCIES@\n", dependencies)
+    };
     let mut files: Files = vec![
         ("Cargo.toml".into(), substitute(include_str!("../templates/plugin.toml"))),
-        ("src/lib.rs".into(), source),
-        ("README.md".into(), substitute(include_str!("../templates/plugin.md"))),
+        ("src/lib.rs".into(), renamed(template, name)),
+        ("README.md".into(), substitute(template.readme)),
         (".gitignore".into(), "/target\n/plugins\n".into()),
     ];
     if api.is_none() {
@@ -185,6 +229,7 @@ fn copied_headers() -> Files {
         ("byoc_plugin.h".into(), host::C_HEADER.into()),
         ("byoc_json.h".into(), host::C_JSON_HEADER.into()),
         ("byoc_device.h".into(), host::C_DEVICE_HEADER.into()),
+        ("byoc_command.h".into(), host::C_COMMAND_HEADER.into()),
     ]
 }
 
@@ -247,14 +292,20 @@ fn remove_stale(dir: &Path, files: &Files) -> std::io::Result<usize> {
     Ok(removed)
 }
 
-fn c_files(name: &str) -> Files {
-    let source = C_SOURCE
-        .replace(&format!("#define NAME \"{C_NAME}\""), &format!("#define NAME \"{name}\""))
-        .replace(&format!("/* {C_NAME}: "), &format!("/* {name}: "));
+fn c_files(name: &str, onnx: bool) -> Files {
+    let template = &C[usize::from(onnx)];
+    let source = if onnx {
+        renamed(template, name)
+    } else {
+        // The word stands for the operators as well.
+        let old = template.name;
+        let source = template.source.replace(&format!("#define NAME \"{old}\""), &format!("#define NAME \"{name}\""));
+        source.replace(&format!("/* {old}: "), &format!("/* {name}: "))
+    };
     let mut files: Files = vec![
         (format!("{name}.c"), source),
         ("Makefile".into(), fill_template(include_str!("../templates/Makefile"), name)),
-        ("README.md".into(), fill_template(include_str!("../templates/plugin_c.md"), name)),
+        ("README.md".into(), fill_template(template.readme, name)),
         ("byoc-plugin.pc".into(), include_str!("../templates/byoc-plugin.pc").replace("@VERSION@", API_VERSION)),
         (".gitignore".into(), "*.so\n/plugins\n".into()),
     ];
@@ -281,14 +332,22 @@ mod tests {
 
     #[test]
     fn replaces_every_template_name() {
-        for (name, text) in rust_files("my_chip", Some(Path::new("/api"))).iter().chain(&c_files("my_chip")) {
-            for part in ["minimal", "Minimal", "elementwise:", "\"elementwise\"", "@NAME@", "@API@", "@ABI@"] {
-                assert!(!text.contains(part), "expected no {part} in {name}");
+        let placeholders = ["@NAME@", "@API@", "@ABI@", "@FEATURES@", "@DEPENDENCIES@", "@VARIABLE@"];
+        let old_names =
+            ["minimal", "Minimal", "elementwise:", "\"elementwise\"", "onnx_command", "OnnxCommand", "ONNX_FILES"];
+        for onnx in [false, true] {
+            let files =
+                rust_files("my_chip", onnx, Some(Path::new("/api"))).into_iter().chain(c_files("my_chip", onnx));
+            for (name, text) in files {
+                for part in placeholders.iter().chain(&old_names) {
+                    assert!(!text.contains(part), "expected no {part} in {name}");
+                }
             }
+            let lib = &rust_files("my_chip", onnx, None)[1].1;
+            assert!(lib.contains("struct MyChip") && lib.contains("declare_plugin!(\"my_chip\","), "{lib}");
+            assert!(c_files("my_chip", onnx)[0].1.contains("#define NAME \"my_chip\""));
         }
-        let lib = &rust_files("my_chip", None)[1].1;
-        assert!(lib.contains("struct MyChip;") && lib.contains("declare_plugin!(\"my_chip\","), "{lib}");
-        // The sample also contains the word `elementwise` outside the plugin name, where it must stay unchanged.
-        assert!(c_files("my_chip")[0].1.contains("#define NAME \"my_chip\""));
+        assert!(rust_files("relu", false, None)[1].1.contains("struct Plugin;"));
+        assert!(rust_files("chip", true, None)[1].1.contains("variable: \"CHIP_CC\""));
     }
 }

@@ -17,8 +17,8 @@ mod sources;
 
 pub use crate::entries;
 pub use c::{
-    ABI_TEXT as C_ABI_TEXT, DEVICE_HEADER as C_DEVICE_HEADER, ENTRY as C_ENTRY, HEADER as C_HEADER,
-    JSON_HEADER as C_JSON_HEADER,
+    ABI_TEXT as C_ABI_TEXT, COMMAND_HEADER as C_COMMAND_HEADER, DEVICE_HEADER as C_DEVICE_HEADER, ENTRY as C_ENTRY,
+    HEADER as C_HEADER, JSON_HEADER as C_JSON_HEADER,
 };
 pub use in_place::{InPlaceType, in_place};
 pub use load::load;

@@ -6,6 +6,8 @@ pub mod arena;
 pub mod attributes;
 #[cfg(feature = "cache")]
 pub mod cache;
+#[cfg(feature = "command")]
+pub mod command;
 pub mod dims;
 pub mod int8;
 pub mod isa;

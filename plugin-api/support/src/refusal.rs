@@ -45,6 +45,15 @@ impl CompileError {
     }
 }
 
+impl From<Error> for CompileError {
+    /// Keeps the code of a refusal; an error without one is an unsupported operator.
+    fn from(error: Error) -> CompileError {
+        let code = RefusalCode::ALL.iter().copied().find(|code| code.as_str() == error.code.as_str());
+        let code = code.unwrap_or(RefusalCode::UnsupportedOp);
+        CompileError { code, detail: error.message.to_string(), hint: error.hint.to_string() }
+    }
+}
+
 impl From<CompileError> for Verdict {
     fn from(error: CompileError) -> Verdict {
         Verdict::refused(error.code, error.detail).hint(error.hint)

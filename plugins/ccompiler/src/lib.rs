@@ -7,8 +7,7 @@
 //! | `backend` | entries of the code generator |
 //! | `support` | supported operators, and refusal reasons for all other operators |
 //! | [`byoc_loops`] | the generated C: fusion, schedules, code generation per operator kind |
-//! | `process` | kills compilers that exceed the time limit or are cancelled |
-//! | `toolchain` | runs the compiler; objects are cached by content |
+//! | `toolchain` | runs the compiler, with a time limit; objects are cached by content |
 //! | `blob`, `loader` | blob format; loads and runs blobs |
 //! | `scratch` | private temporary directories to compile in and to load from |
 //!
@@ -20,7 +19,6 @@ mod backend;
 mod blob;
 mod cpu;
 mod loader;
-mod process;
 mod scratch;
 mod support;
 mod toolchain;

@@ -1,14 +1,19 @@
 //! Runs the system's C compiler.
 
 use crate::cpu;
-use crate::process::{self, TIME_LIMIT};
 use crate::scratch::Scratch;
 use byoc_plugin_api::{Error, Result, Services};
 use byoc_plugin_support::cache::{self, Settings};
+use byoc_plugin_support::command::run_limited;
 use byoc_plugin_support::log::excerpt;
 use serde_json::Value;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
+
+/// Time after which a compiler is killed. Compiling a region normally takes a few seconds, and the host can run a
+/// region that was not compiled.
+pub const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// Compiler flags. `-ffast-math` is absent, so that NaN, infinities and signed zeros are preserved. The flags sacrifice
 /// `errno` and the floating-point exception flags, which nothing reads, and permit fused multiply-add.
@@ -123,7 +128,7 @@ impl Toolchain {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(&stderr_file)?);
-        let status = process::run_limited(&mut command, &self.command.join(" "), TIME_LIMIT, services)?;
+        let status = run_limited(&mut command, &self.command.join(" "), TIME_LIMIT, services)?;
         if !status.success() {
             let stderr = std::fs::read(&stderr_file)?;
             let excerpt = excerpt(&String::from_utf8_lossy(&stderr));

@@ -58,6 +58,14 @@ pub fn runtime_example() -> PathBuf {
     build("byoc-runtime", Product::ExampleProgram("run"))
 }
 
+/// Returns the stand-in for a vendor's compiler and run time, `host/examples/onnx_compiler.rs`.
+///
+/// # Panics
+/// If the example does not build.
+pub fn onnx_compiler() -> PathBuf {
+    build("byoc", Product::ExampleProgram("onnx_compiler"))
+}
+
 /// Returns the bundle runner, `byoc-run`.
 ///
 /// # Panics

@@ -22,6 +22,7 @@ mod newcomer;
 mod nuc_fpga;
 mod on_failure;
 mod onednn;
+mod onnx_backend;
 mod opencl;
 mod opt;
 mod precision;

@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Creates a directory inside the build directory, so that generated crates are built with this checkout's settings.
-fn temp_dir() -> tempfile::TempDir {
+pub fn temp_dir() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
 /// Build directory of generated crates, shared so that their dependencies are built once.
-fn shared_target() -> PathBuf {
+pub fn shared_target() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("generated")
 }
 
@@ -26,7 +26,7 @@ fn cargo_variables() -> [(&'static str, PathBuf); 2] {
 }
 
 /// Runs a command, and returns its standard error.
-fn run_shell(dir: &Path, line: &str) -> String {
+pub fn run_shell(dir: &Path, line: &str) -> String {
     let output = Command::new("sh").current_dir(dir).envs(cargo_variables()).args(["-c", line]).output().unwrap();
     let messages = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{line}\n{messages}");

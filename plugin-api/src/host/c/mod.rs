@@ -31,6 +31,8 @@ pub const HEADER: &str = include_str!("../../../include/byoc_plugin.h");
 pub const JSON_HEADER: &str = include_str!("../../../include/byoc_json.h");
 /// Text of the header with the device-memory interface.
 pub const DEVICE_HEADER: &str = include_str!("../../../include/byoc_device.h");
+/// Text of the header for backends around a command.
+pub const COMMAND_HEADER: &str = include_str!("../../../include/byoc_command.h");
 /// Version of the header, for messages.
 pub const ABI_TEXT: &str = "1";
 /// Symbol that a C plugin exports.
