@@ -237,6 +237,7 @@ impl Compilation {
             host_operators: build.host_operators(),
             ..options.load.clone()
         };
+        driver::declare_operators(session, &build.backends)?;
         let is_self_contained = Cell::new(true);
         let output = driver::build_programs(
             &load,
@@ -265,6 +266,7 @@ impl Compilation {
     ) -> Result<(Module, Vec<Diagnostic>), Error> {
         let _scope = options.cancellation(session).enter();
         let load = LoadOptions { host_operators: options.build.host_operators(), ..options.load.clone() };
+        driver::declare_operators(session, &options.build.backends)?;
         Ok(driver::partitioned(session, read(&source.into(), &load)?, &options.build)?)
     }
 

@@ -25,6 +25,7 @@ mod operators {
             reference: None,
             flops: |_| 0,
             properties: byoc_ir::op::Properties::EXACT,
+            declaration: None,
         }
     }
 
@@ -40,6 +41,7 @@ mod operators {
             reference: Some(|_, _, _| Ok(())),
             flops: |_| 0,
             properties: byoc_ir::op::Properties::EXACT,
+            declaration: None,
         }
     }
 }

@@ -35,6 +35,7 @@ mod plus_one {
             }),
             flops: |cost| cost.ret_len(),
             properties: byoc_ir::op::Properties::EXACT,
+            declaration: None,
         }
     }
 

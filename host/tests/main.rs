@@ -4,6 +4,7 @@ mod artifact;
 mod codes;
 mod common;
 mod control_flow;
+mod declared;
 mod decoding;
 mod emit;
 mod executor;

@@ -76,6 +76,10 @@ pub struct Description {
     /// options.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, BackendOption>,
+    /// Operators that are not Relay's: the JSON form of each
+    /// [`OperatorDeclaration`](crate::declare::OperatorDeclaration). The host refuses a backend with an invalid one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub declares: Vec<Value>,
     /// Fields of a later version, unchanged.
     #[serde(flatten)]
     pub unknown: Map<String, Value>,
@@ -110,6 +114,7 @@ impl Default for Description {
             whole_graph: false,
             precision: BTreeMap::new(),
             options: BTreeMap::new(),
+            declares: Vec::new(),
             unknown: Map::new(),
             problems: Vec::new(),
             faults: Vec::new(),
@@ -288,6 +293,10 @@ impl Description {
                     let option = reader.option(name, value);
                     description.options.insert(name["options.".len()..].to_owned(), option);
                 }),
+                "declares" => match value {
+                    Value::Array(declarations) => description.declares = declarations,
+                    other => reader.faults.push(format!("\"declares\": expected a list of operators, found {other}")),
+                },
                 _ => {
                     reader.unknown(&key);
                     description.unknown.insert(key, value);

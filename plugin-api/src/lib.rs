@@ -109,6 +109,7 @@ pub mod abi;
 mod backend;
 pub mod claim;
 mod constant;
+pub mod declare;
 mod describe;
 pub mod device;
 mod dtype;

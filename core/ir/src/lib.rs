@@ -20,6 +20,7 @@
 //! | [`interface`] | inputs and outputs of a model as its file declares them, and their binding |
 
 pub mod cancel;
+pub mod declared;
 pub mod diag;
 pub mod escape;
 pub mod interface;

@@ -31,7 +31,7 @@ pub use partition::{
 pub use quantize::{fake_quantization_to_integer, fuse_requantize, qnn_canonicalize, tabulate};
 pub use rewrite::{Callback, MAX_ROUNDS, Site, find_matches, rewrite};
 pub use simplify::{
-    canonicalize_ops, check_layouts, convert_layout, dead_code_elimination, defuse_ops, eliminate_common_subexpr,
-    fold_constant, fold_scale_axis, inline, leaves_float16_to_host, monomorphize, simplify_inference, to_a_normal_form,
-    widen_float16,
+    canonicalize_ops, check_layouts, convert_layout, dead_code_elimination, decompose_declared, defuse_ops,
+    eliminate_common_subexpr, fold_constant, fold_scale_axis, inline, leaves_float16_to_host, monomorphize,
+    simplify_inference, to_a_normal_form, widen_float16, without_reference,
 };

@@ -60,6 +60,10 @@ pub fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
     println!("{}, format {}, written by {producer}", escape::line(&file), manifest.format);
     println!("model {}", escape::line(&manifest.model_digest));
     println!("options {}", escape::line(&manifest.options.to_string()));
+    for (operator, plugin) in manifest.options["operators"].as_object().into_iter().flatten() {
+        let plugin = plugin.as_str().unwrap_or_default();
+        println!("needs {} of plugin {}", escape::line(operator), escape::line(plugin));
+    }
     for variant in &manifest.variants {
         let dims: Vec<String> = variant.dims.iter().map(|(name, size)| format!("{name}={size}")).collect();
         println!("specialized for {}", escape::line(&dims.join(", ")));

@@ -66,6 +66,11 @@ fn show(name: &str, plugins: &PluginDirArgs, diagnostics: &DiagnosticArgs) -> Re
     for (key, claim) in &backend.description.precision {
         println!("precision of {key}: {}", claim.summary());
     }
+    for (def, declared) in byoc_ir::declared::all().filter(|(_, declared)| declared.plugin == name) {
+        let form = declared.onnx.as_ref().map(|form| format!(", {} {} {}", form.domain, form.name, form.version));
+        let host = if declared.has_reference() { "on the host too" } else { "on the backend alone" };
+        println!("declares {}{}, {host}: {}", def.name, form.unwrap_or_default(), def.doc);
+    }
     for note in declarations(&backend.description) {
         println!("{note}");
     }

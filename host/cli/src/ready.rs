@@ -150,6 +150,7 @@ impl<'a> Request<'a> {
         let (input_shapes, given) = (inputs.shapes(), inputs.names());
         let keeps_optional = self.keeps_optional;
         let host_operators = self.options.host_operators();
+        driver::declare_operators(&self.session, &self.options.backends)?;
         let mut load = LoadOptions { input_shapes, given, keeps_optional, host_operators, ..LoadOptions::default() };
         let mut specialized_dims = Vec::new();
         for (name, dim_choice) in &self.args.dims {

@@ -10,6 +10,7 @@ use super::report::{BackendReport, FailedCase, Reason, SubjectReport};
 use super::subject::{Progress, Tally};
 use super::supervise::Reply;
 use byoc_core::pattern::{Checks, Entry, parse_table};
+use byoc_ir::declared;
 use byoc_ir::op::{self, OpDef};
 use byoc_ir::tensor::DType;
 use byoc_plugin_api::Quantization;
@@ -288,6 +289,10 @@ impl Run<'_> {
 
 /// Returns the patterns and the operators of a description.
 fn subjects_of(backend: &str, description: &Value) -> (Vec<Entry>, Vec<&'static OpDef>) {
+    // The worker has accepted the declarations; this process, which draws the cases, does not load the plugin.
+    for declaration in description["declares"].as_array().into_iter().flatten() {
+        let _ = declared::declare(backend, declaration, None);
+    }
     let names = description["operators"].as_array().into_iter().flatten();
     let operators = names.filter_map(|name| Some(op::get(op::lookup(name.as_str()?)?))).collect();
     (qualified_pattern_table(backend, description["patterns"].as_str().unwrap_or_default()), operators)

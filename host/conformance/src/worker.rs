@@ -140,6 +140,7 @@ impl Worker {
             "control_flow": backend.description.control_flow, "loops": backend.description.loops,
             "options": options_of(&backend.description),
             "patterns": backend.description.patterns, "operators": backend.description.operators,
+            "declares": backend.description.declares,
             "warnings": warnings, "fault": fault,
         })
     }

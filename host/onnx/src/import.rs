@@ -197,11 +197,14 @@ fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
             n => format!("the model has {n} unsupported operators"),
         },
     );
-    let mut suggested_name = None;
+    let (mut suggested_name, mut foreign) = (None, None);
     let omitted = missing_operators.len().saturating_sub(MAX_REPORTED);
     for ((op, domain, version), (count, first)) in missing_operators.into_iter().take(MAX_REPORTED) {
         let times = if count == 1 { "once".to_owned() } else { format!("{count} times, first") };
         error = error.note(format!("{op} (domain {domain}, opset {version}), {times} in node \"{first}\""));
+        if !ops::domains().any(|known| known == domain) {
+            foreign = foreign.or(Some(domain.to_owned()));
+        }
         if suggested_name.is_none() {
             suggested_name = nearest(op, ops::names(domain)).filter(|suggestion| *suggestion != op);
         }
@@ -209,11 +212,17 @@ fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
     if omitted > 0 {
         error = error.note(format!("{omitted} more operators"));
     }
-    Err(vec![error.help(match suggested_name {
-        Some(suggestion) => {
+    Err(vec![error.help(match (suggested_name, foreign) {
+        (Some(suggestion), _) => {
             format!("did you mean \"{suggestion}\"? Otherwise export the model without these operators")
         }
-        None => "export the model without these operators, or with functions composed of standard operators".to_owned(),
+        (None, Some(domain)) => format!(
+            "select the backend whose plugin declares the operators of {domain} with --backend NAME; otherwise export \
+             the model without these operators, or with functions composed of standard operators"
+        ),
+        (None, None) => {
+            "export the model without these operators, or with functions composed of standard operators".to_owned()
+        }
     })])
 }
 

@@ -5,9 +5,11 @@ use super::proto::{AttributeProto, AttributeType, NodeProto};
 use super::size::Size;
 use super::state::{ConversionState, Error, MAX_STEPS, Result};
 use super::tensor::{STRING, from_f64s};
+use byoc_ir::declared::Declared;
 use byoc_ir::diag::{Code, Diagnostic, Severity, codes};
 use byoc_ir::interface::HostOperators;
 use byoc_ir::ir::{AttrValue, Attrs, Dim, Expr, ExprId, OriginId, TensorType, Type};
+use byoc_ir::op::OpDef;
 use byoc_ir::tensor::{DType, Element, Shape, Tensor};
 use byoc_ir::typing::Builder;
 use std::collections::BTreeSet;
@@ -241,6 +243,11 @@ impl<'a, 'm> Node<'a, 'm> {
     }
 
     /// Returns true if the attribute is present.
+    /// Returns the operator that a vendor declares for this node.
+    pub fn declared(&self) -> Option<(&'static OpDef, &'static Declared)> {
+        byoc_ir::declared::by_onnx(&self.proto.domain, &self.proto.op_type, self.opset)
+    }
+
     pub fn has(&self, name: &str) -> bool {
         self.attribute(name).is_some()
     }

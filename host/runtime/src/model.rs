@@ -311,6 +311,16 @@ fn check_absent(
     Err(error.help("run the model with the plugin that compiled it, or compile the model again"))
 }
 
+/// Names the plugin of a declared operator that the host cannot compute, in the error about it.
+fn with_plugins(error: Diagnostic, declared_operators: &serde_json::Value) -> Diagnostic {
+    let is_named = |operator: &str| error.code == codes::runtime::NO_KERNEL && error.message.ends_with(operator);
+    let mut plugins = declared_operators.as_object().into_iter().flatten();
+    let Some((operator, plugin)) = plugins.find(|(operator, _)| is_named(operator)) else { return error };
+    let plugin = plugin.as_str().unwrap_or_default().to_owned();
+    let note = format!("{operator} is an operator of plugin {plugin}, which has no decomposition for the host");
+    error.note(note).help(format!("add the plugin {plugin} with --plugin-dir DIR"))
+}
+
 /// Returns the error about a region that its backend does not load.
 fn as_load_error(mut warning: Diagnostic) -> Diagnostic {
     // The note says that the host runs the region.
@@ -339,6 +349,7 @@ fn load_program(
     let loaded_symbols: HashSet<&str> = region_pairs.map(|(_, region)| &*region.symbol).collect();
     let (offload_flops, offload_share) = offloaded_flops(&compiled.explain, &loaded_symbols);
     check_absent(&compiled, &regions, &host_reasons)?;
+    let declared_operators = compiled.options["operators"].clone();
     let (program, absent) = (compiled.program, compiled.absent);
     validate(&program)?;
     let keeps_constants = |region: u32| regions[region as usize].as_ref().is_some_and(|region| !region.may_be_lost());
@@ -352,7 +363,8 @@ fn load_program(
     if retention == ConstantRetention::UntilLoaded {
         memory::release_code();
     }
-    let mut executor = Executor::with_partial_constants(program, constants, regions, spaces, session.pool.clone())?;
+    let executor = Executor::with_partial_constants(program, constants, regions, spaces, session.pool.clone());
+    let mut executor = executor.map_err(|error| with_plugins(error, &declared_operators))?;
     executor.release_constants();
     if has_own_threads {
         executor = executor.with_regions_on_caller();

@@ -1,5 +1,6 @@
 //! Backend as used by the build pipeline: description, pattern table and choices of the user.
 
+use super::declared;
 use super::precision::{self, AppliedClaim, claims_on};
 use byoc_core::pass::manager;
 use byoc_core::pass::{Composite, ControlFlow, DesiredLayout, Refusal, RegionReport, check_layouts};
@@ -57,6 +58,9 @@ impl<'r> Backend<'r> {
             return Err(Failure::new(codes::plugins::NO_CODEGEN, format!("the plugin of {name} is not loaded")));
         };
         let description = codegen.describe().map_err(|e| fault(&e))?;
+        let contradictions = declared::declare(base_name(name), &description);
+        let mut description = description;
+        description.faults.extend(contradictions);
         Backend::describe(name, codegen, plugin, file, description).without_faults()
     }
 

@@ -5,6 +5,7 @@ mod claims;
 pub mod codegen;
 pub mod contract;
 pub mod contract_report;
+mod declared;
 mod explain;
 pub mod explain_page;
 pub mod explanation;
@@ -27,8 +28,8 @@ pub mod written;
 pub use byoc_runtime::compiled::{self, Compiled, CompiledRegion, PluginId, RegionSource};
 pub use options::BuildOptions;
 pub use pipeline::{
-    BuildOutput, RefusalSummary, SIMPLIFY, UnusedBackend, build, partitioned, placement, refusal_headline,
-    refusal_summary,
+    BuildOutput, RefusalSummary, SIMPLIFY, UnusedBackend, build, declare_operators, partitioned, placement,
+    refusal_headline, refusal_summary,
 };
 pub use progress::{Progress, Stage};
 pub use recovery::OnFailure;

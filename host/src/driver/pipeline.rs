@@ -9,7 +9,7 @@ use super::pass_log::{ALL_PASSES, PassLog};
 use super::progress::Stage;
 use super::recovery::Recovery;
 use super::round::{Generated, Partition, Round, constant_port, partition};
-use super::{Compiled, contract};
+use super::{Compiled, contract, declared};
 use crate::frontend::{Loaded, Signature};
 use byoc_core::pass::manager::{self, Step};
 use byoc_core::pass::{DesiredLayout, PassOptions, RefusalCode, RegionReport};
@@ -133,6 +133,7 @@ pub fn build(
     let operators = Operators::of(&model.module);
     let mut passes = PassLog::new(options.print_after.as_deref(), print_line);
     options.report(|| Stage::Simplify);
+    let declared_operators = declared::used(&model.module);
     let simplified = simplify(model.module, &backends, &mut passes, &mut warnings)?;
     let compilers: Vec<&Backend<'_>> = backends.iter().chain(&named).collect();
     let mut recovery = Recovery::new(options.on_failure, backends.iter().map(|backend| backend.name.clone()).collect());
@@ -140,6 +141,8 @@ pub fn build(
     let (placement, generated, round_warnings) = loop {
         let mut round_warnings = Vec::new();
         let placement = round.place(&simplified, &recovery, &mut passes, &mut round_warnings)?;
+        let Partition { module: partitioned, report, .. } = &placement.partition;
+        declared::check_host(placement.placed(&simplified), partitioned, report)?;
         let generated = round.generate(&placement, &mut passes, &mut round_warnings)?;
         if !recovery.learn(placement.placed(&simplified), &placement.partition.report, &generated.failures) {
             break (placement, generated, round_warnings);
@@ -157,7 +160,7 @@ pub fn build(
     let facts_of = |region: &RegionReport| facts.get(&region.symbol).cloned().unwrap_or_default();
     let mut explanation = explain(placed, &operators, &report, &refusals, &facts_of);
     explanation.copies = copies(&program);
-    let compiled_options = compiled_options(&compilers, &model.bound, options.precision);
+    let compiled_options = compiled_options(&compilers, &model.bound, options.precision, &declared_operators);
     explanation.build = Some(build_row(&compilers, &compiled_options));
     let mut outcomes = Vec::new();
     if let Some(contract) = &options.contract {
@@ -239,6 +242,20 @@ fn backends<'s>(session: &'s Session, names: &[String]) -> Result<Vec<Backend<'s
     Ok(selected_backends)
 }
 
+/// Declares the operators of the selected backends, so that the model can be read.
+///
+/// # Errors
+/// If a backend is unknown, fails, or contradicts itself.
+pub fn declare_operators(session: &Session, backends: &[String]) -> Result<(), Failure> {
+    for name in backends {
+        let names = if name == "auto" { session.registry.backends() } else { vec![name.clone()] };
+        for name in names {
+            Backend::find(&session.registry, &name)?;
+        }
+    }
+    Ok(())
+}
+
 /// Returns the backends that the functions of a module name, `Compiler="NAME"`, besides the selected ones. These compile
 /// the regions that the module already has, and receive no further operators.
 ///
@@ -292,13 +309,21 @@ fn choose(backends: &mut [Backend<'_>], chosen_options: &[(String, String, Strin
 }
 
 /// Returns the options that affect the result and are stored in the artifact.
-fn compiled_options(backends: &[&Backend<'_>], dims: &BTreeMap<String, usize>, precision: ComputeFormat) -> Value {
+fn compiled_options(
+    backends: &[&Backend<'_>],
+    dims: &BTreeMap<String, usize>,
+    precision: ComputeFormat,
+    declared_operators: &BTreeMap<&str, &str>,
+) -> Value {
     let names: Vec<&str> = backends.iter().map(|b| b.name.as_str()).collect();
     let mut options = json!({"backends": names, "dims": dims});
     let chosen_options: BTreeMap<&str, _> =
         backends.iter().filter(|b| !b.chosen.is_empty()).map(|b| (b.name.as_str(), &b.chosen)).collect();
     if !chosen_options.is_empty() {
         options["backend_options"] = json!(chosen_options);
+    }
+    if !declared_operators.is_empty() {
+        options["operators"] = json!(declared_operators);
     }
     if precision != ComputeFormat::F32 {
         options["precision"] = precision.name().into();

@@ -12,7 +12,9 @@ use super::{CompiledRegion, plan};
 use crate::frontend::Signature;
 use byoc_core::analysis::VerifiedModule;
 use byoc_core::pass::manager::Step;
-use byoc_core::pass::{PassOptions, Refusal, RegionReport, Report, leaves_float16_to_host, partition_for};
+use byoc_core::pass::{
+    PassOptions, Refusal, RegionReport, Report, decompose_declared, leaves_float16_to_host, partition_for,
+};
 use byoc_ir::diag::{Diagnostic, Severity, codes};
 use byoc_ir::ir::{Module, Name, TensorType};
 use byoc_ir::tensor::Tensor;
@@ -153,7 +155,8 @@ impl Round<'_> {
         // Only operators that no backend accepted remain outside regions. Among these operators, the host fuses
         // convolutions and matrix products with the requantization that follows them, and computes tables of what
         // remains between integers.
-        let steps = vec![Step::pass("fuse_requantize")?, Step::pass("tabulate")?];
+        let decompose = Step::new("decompose_declared", |module, _, _| decompose_declared(module));
+        let steps = vec![decompose, Step::pass("fuse_requantize")?, Step::pass("tabulate")?];
         let lowered_module = passes.run(Cow::Borrowed(partitioned), steps, &PassOptions::default(), warnings)?;
         passes.print_missing();
         let start = Instant::now();

@@ -8,8 +8,8 @@ macro_rules! sources {
 }
 
 /// All files except `host/` and `entries/`, which load plugins.
-const SOURCES: [(&str, &str); 31] = sources! {
-    "abi/export.rs" "abi/import.rs" "abi/mod.rs" "abi/objects.rs" "backend.rs" "claim.rs" "constant.rs" "describe.rs"
+const SOURCES: [(&str, &str); 32] = sources! {
+    "abi/export.rs" "abi/import.rs" "abi/mod.rs" "abi/objects.rs" "backend.rs" "claim.rs" "constant.rs" "declare.rs" "describe.rs"
     "device/memory.rs" "device/mod.rs" "device/stream.rs" "device/table.rs" "dtype.rs" "error.rs" "estimate.rs"
     "executable.rs" "executable_object.rs" "graph.rs" "graph_json.rs" "guard.rs" "lib.rs" "link.rs"
     "log_forwarding.rs" "onnx.rs" "plugin.rs" "precision.rs" "program.rs" "run_options.rs" "services.rs" "signature.rs" "tensor.rs"

@@ -1,6 +1,7 @@
 //! Tests that the published JSON schemas match the JSON that is written and read.
 
 use crate::common::add_relu;
+use byoc_plugin_api::declare::{DeclaredAttribute, DeclaredInput, DeclaredOutput, OnnxName, OperatorDeclaration};
 use byoc_plugin_api::{
     Attr, BackendOption, ComputeFormat, Cost, DType, Description, Dim, Graph, PrecisionClaim, Quantization, Signature,
     TensorType, host,
@@ -41,6 +42,27 @@ fn graphs_match_their_schema() {
     }
 }
 
+/// Returns a declaration with every field.
+fn declaration() -> OperatorDeclaration {
+    let dims = vec!["...".to_owned(), "c".to_owned()];
+    OperatorDeclaration {
+        name: "vendor.swish".into(),
+        about: "x * sigmoid(beta * x)".into(),
+        onnx: Some(OnnxName { domain: "com.vendor".into(), name: "Swish".into(), version: 1 }),
+        inputs: vec![DeclaredInput { name: "data".into(), dtypes: vec!["float32".into()], dims: Some(dims.clone()) }],
+        outputs: vec![DeclaredOutput { dtype: "data".into(), dims }],
+        attributes: vec![DeclaredAttribute {
+            name: "beta".into(),
+            kind: "float".into(),
+            default: json!(1.0),
+            about: "steepness".into(),
+        }],
+        ulps: Some(8.0),
+        decomposition: Some("multiply(%data, sigmoid(multiply(%data, $beta)))".into()),
+        sizes: [("c".to_owned(), vec![4])].into(),
+    }
+}
+
 #[test]
 fn descriptions_match_their_schema() {
     let schema = schema("description");
@@ -61,6 +83,7 @@ fn descriptions_match_their_schema() {
         whole_graph: true,
         precision: [("nn.relu".to_owned(), PrecisionClaim::ulps(ComputeFormat::Bf16, 2.0))].into(),
         options: [("half".to_owned(), half)].into(),
+        declares: vec![declaration().to_json()],
         ..Description::default()
     };
     let complete_document = value(&description.to_json());
@@ -76,6 +99,7 @@ fn descriptions_match_their_schema() {
     );
     assert!(field_names.iter().all(|key| schema["properties"].get(key.as_str()).is_some()), "{field_names:?}");
     check(&schema, &json!({"operators": "nn.relu"})).unwrap_err();
+    check(&schema, &json!({"declares": [{"inputs": []}]})).unwrap_err();
 }
 
 #[test]

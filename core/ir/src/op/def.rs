@@ -4,7 +4,9 @@ use super::{Params, Properties, TypeResult};
 use crate::diag::{Code, Diagnostic, codes};
 use crate::ir::{Attrs, Dim, TensorType, Type};
 use crate::tensor::{DType, Tensor, TensorView, TensorViewMut};
+use std::any::Any;
 use std::fmt;
+use std::panic::RefUnwindSafe;
 
 /// Number of arguments of an operator. (A variadic operator takes one tuple, as in Relay.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -297,6 +299,8 @@ pub struct OpDef {
     pub flops: fn(&Cost<'_>) -> u64,
     /// Further facts about the operator, for passes, the planner and the conformance run.
     pub properties: Properties,
+    /// Declaration of an operator that is not Relay's: a `Declared`.
+    pub declaration: Option<&'static (dyn Any + Send + Sync + RefUnwindSafe)>,
 }
 
 inventory::collect!(OpDef);
@@ -315,6 +319,7 @@ impl OpDef {
         reference: None,
         flops: |_| 0,
         properties: Properties::EXACT,
+        declaration: None,
     };
 
     /// Sets the number of arguments that an entry leaves out.

@@ -78,9 +78,9 @@ pub use def::{
     reference_scratch,
 };
 pub use evaluate::{Value, evaluate};
-pub use facts::Properties;
+pub use facts::{ErrorModel, Properties};
 pub use params::Params;
-pub use table::{get, is_unread, lookup, names, normalize_attrs, table};
+pub use table::{add, added, get, is_unread, lookup, names, normalize_attrs, table};
 
 /// Result of a type relation: the type of the call, or a diagnostic.
 pub type TypeResult = Result<crate::ir::Type, Box<crate::diag::Diagnostic>>;

@@ -1,9 +1,10 @@
-//! Operator table: every submitted [`OpDef`], sorted by name. An [`OpId`] is an index into the table.
+//! Operator table: every submitted [`OpDef`], sorted by name, and after them those that were declared while the process
+//! ran, in order. An [`OpId`] is an index into the table.
 
 use super::{AttrDef, AttrKind, Default, OpDef};
 use crate::diag::{Diagnostic, codes, nearest};
 use crate::ir::{AttrValue, Attrs, Id, OpId};
-use std::sync::LazyLock;
+use std::sync::{LazyLock, PoisonError, RwLock};
 
 static TABLE: LazyLock<Vec<&'static OpDef>> = LazyLock::new(|| {
     let mut table: Vec<&'static OpDef> = inventory::iter::<OpDef>.into_iter().collect();
@@ -11,25 +12,45 @@ static TABLE: LazyLock<Vec<&'static OpDef>> = LazyLock::new(|| {
     table
 });
 
-/// Returns all operators, sorted by name.
+/// Operators that were added, in order. Their ids follow those of the table.
+static ADDED: RwLock<Vec<&'static OpDef>> = RwLock::new(Vec::new());
+
+/// Appends an operator to the table. The caller makes sure that there is none of its name.
+pub fn add(def: &'static OpDef) -> OpId {
+    let mut added = ADDED.write().unwrap_or_else(PoisonError::into_inner);
+    added.push(def);
+    OpId::new(TABLE.len() + added.len() - 1)
+}
+
+/// Returns the operators that were added, in order.
+pub fn added() -> Vec<&'static OpDef> {
+    ADDED.read().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Returns Relay's operators, sorted by name, without those that were added.
 pub fn table() -> &'static [&'static OpDef] {
     &TABLE
 }
 
-/// Iterates over the names of all operators, sorted.
+/// Iterates over the names of all operators: Relay's, sorted, and those that were added.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    TABLE.iter().map(|def| def.name)
+    TABLE.iter().copied().chain(added()).map(|def| def.name)
 }
 
 /// Returns the id of the operator named `name`.
 pub fn lookup(name: &str) -> Option<OpId> {
-    TABLE.binary_search_by(|def| def.name.cmp(name)).ok().map(OpId::new)
+    let own = TABLE.binary_search_by(|def| def.name.cmp(name)).ok();
+    let position = |name| added().iter().position(|def| def.name == name);
+    own.or_else(|| position(name).map(|index| TABLE.len() + index)).map(OpId::new)
 }
 
 /// Returns the operator with the given id.
 #[inline]
 pub fn get(id: OpId) -> &'static OpDef {
-    TABLE[id.index()]
+    match TABLE.get(id.index()) {
+        Some(def) => def,
+        None => ADDED.read().unwrap_or_else(PoisonError::into_inner)[id.index() - TABLE.len()],
+    }
 }
 
 /// Attributes that Relay's text has and no result depends on: arguments of a call once more, settings of Relay's executors

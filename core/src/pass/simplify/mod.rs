@@ -3,6 +3,7 @@
 mod canonicalize_ops;
 mod convert_layout;
 mod dead_code_elimination;
+mod decompose_declared;
 mod defuse_ops;
 mod eliminate_common_subexpr;
 mod fold_constant;
@@ -16,6 +17,7 @@ mod widen_float16;
 pub use canonicalize_ops::canonicalize_ops;
 pub use convert_layout::{check_layouts, convert_layout};
 pub use dead_code_elimination::dead_code_elimination;
+pub use decompose_declared::{decompose_declared, without_reference};
 pub use defuse_ops::defuse_ops;
 pub use eliminate_common_subexpr::eliminate_common_subexpr;
 pub use fold_constant::fold_constant;

@@ -5,6 +5,7 @@ mod bundle;
 mod command;
 mod conformance;
 mod contracts;
+mod declared;
 mod device;
 mod digits;
 mod drop_in;

@@ -8,6 +8,7 @@ mod attention;
 mod contrib;
 mod control;
 mod conv;
+mod declared;
 mod deform;
 mod early;
 mod einsum;
@@ -110,12 +111,15 @@ fn rows(domain: &str) -> impl Iterator<Item = &'static Row> {
 /// Returns the converter of an operator for an opset of its domain.
 pub fn converter(domain: &str, op: &str, version: i64) -> Option<Convert> {
     let matching_rows = rows(domain).filter(|(name, version_added, _)| *name == op && *version_added <= version);
-    matching_rows.max_by_key(|(_, version_added, _)| *version_added).map(|(_, _, convert)| *convert)
+    let row = matching_rows.max_by_key(|(_, version_added, _)| *version_added).map(|(_, _, convert)| *convert);
+    row.or_else(|| byoc_ir::declared::by_onnx(domain, op, version).map(|_| declared::convert as Convert))
 }
 
 /// Returns the names of all operators with a converter in a domain.
-pub fn names(domain: &str) -> impl Iterator<Item = &'static str> {
-    rows(domain).map(|(name, _, _)| *name)
+pub fn names(domain: &str) -> impl Iterator<Item = &'static str> + use<'_> {
+    let forms = byoc_ir::declared::all().filter_map(|(_, declared)| declared.onnx.as_ref());
+    let declared = forms.filter(move |form| form.domain == domain).map(|form| form.name.as_str());
+    rows(domain).map(|(name, _, _)| *name).chain(declared)
 }
 
 /// Converts the value of an output of the model to the form of its port.

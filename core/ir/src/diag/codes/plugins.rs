@@ -29,6 +29,7 @@ codes! {
     BUILD_CANCELLED = 426, "build cancelled";
     UNKNOWN_OPTION = 427, "invalid backend option";
     RECOMPILED = 428, "artifact regions recompiled";
+    NO_HOST_FORM = 429, "operator that only a backend computes";
     NO_SCHEME = 430, "no valid quantization scheme";
     BAD_CASE = 440, "not a conformance case file";
     NOT_CONFORMING = 441, "plugin violates its contract";

@@ -3,6 +3,7 @@
 //! call: operands of one type and the default attributes.
 
 mod create;
+mod declared;
 mod detection;
 mod dynamic;
 mod elementwise;
@@ -67,7 +68,8 @@ pub enum Constraint {
 
 /// Proposes a call that satisfies `constraints`, which may be shorter than the argument list.
 pub fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint]) -> Option<Recipe> {
-    fixed::propose(def, sampler)
+    declared::propose(def, sampler, constraints)
+        .or_else(|| fixed::propose(def, sampler))
         .or_else(|| elementwise::propose(def, sampler, constraints))
         .or_else(|| products::propose(def, sampler, constraints))
         .or_else(|| qnn::propose(def, sampler, constraints))
