@@ -6,7 +6,6 @@ use crate::ir::{Attrs, Dim, TensorType, Type};
 use crate::tensor::{DType, Tensor, TensorView, TensorViewMut};
 use std::any::Any;
 use std::fmt;
-use std::panic::RefUnwindSafe;
 
 /// Number of arguments of an operator. (A variadic operator takes one tuple, as in Relay.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -300,7 +299,7 @@ pub struct OpDef {
     /// Further facts about the operator, for passes, the planner and the conformance run.
     pub properties: Properties,
     /// Declaration of an operator that is not Relay's: a `Declared`.
-    pub declaration: Option<&'static (dyn Any + Send + Sync + RefUnwindSafe)>,
+    pub declaration: Option<&'static (dyn Any + Send + Sync)>,
 }
 
 inventory::collect!(OpDef);

@@ -5,6 +5,7 @@ use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::op::{self, AttrKind, OpDef, Value};
 use byoc_ir::tensor::Tensor;
 use byoc_test_support::random::Random;
+use std::panic::AssertUnwindSafe;
 
 fn int(random: &mut Random) -> i64 {
     [-2, -1, 0, 1, 1, 2, 2, 3, 4, 8, 1 << 33, i64::MAX, i64::MIN][random.below(13)]
@@ -75,7 +76,7 @@ fn random_calls_return_results_or_errors() {
     for def in op::table() {
         for i in 0..CALLS {
             let seed = random.bits();
-            let outcome = std::panic::catch_unwind(|| random_call(def, &mut Random::new(seed)));
+            let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| random_call(def, &mut Random::new(seed))));
             if outcome.is_err() {
                 panics.push(format!("{} in call {i}", def.name));
                 break;
