@@ -2,7 +2,7 @@
 
 use super::tile::{Accumulators, TILE_CHANNELS, TILE_POSITIONS};
 use super::transpose;
-use crate::simd::{multiversion, to_integers};
+use crate::simd::{low_byte, multiversion, to_integers};
 use crate::split::SharedPtr;
 use byoc_ir::op::qnn::numerics::{Rescale, Rounding};
 
@@ -331,9 +331,7 @@ multiversion! {
                         let value = rounded_value + zero;
                         let value = if value < low { low } else { value };
                         let value = if value > high { high } else { value };
-                        // SAFETY: the comparisons bound the value by `low` and `high`, which fit `i32`; it is not NaN,
-                        // as `scaling` accepts only finite ratios.
-                        rows_out[c] = unsafe { value.to_int_unchecked::<i32>() } as u8;
+                        rows_out[c] = low_byte(value);
                     }
                 }
             }

@@ -1,11 +1,12 @@
 //! Near misses and suggestions for a corpus of refusals: what `byoc explain --suggest` says, as written down by hand
 //! beside each program before it was implemented.
 
-use crate::{binary, byoc, isolated_command, to_command_output};
+use crate::{CommandOutput, binary, byoc, command, isolated_command, to_command_output};
 use byoc_test_support::filetest::{headers, read_cases};
 use byoc_test_support::{copy, onednn, plugin, plugin_dir, test_plugin};
 use serde_json::{Value, json};
 use std::path::Path;
+use std::process::Command;
 use tempfile::TempDir;
 
 /// Program with a refusal, and what is expected to be said of it.
@@ -46,11 +47,11 @@ impl<'c> Case<'c> {
     fn found(&self, dir: &Path) -> (String, Vec<String>) {
         let model = dir.join("model.relay").display().to_string();
         let plugins = dir.display().to_string();
-        let mut command = vec!["explain", &model, "--suggest", "--json", "--backend", self.backend];
-        command.extend(["--plugin-dir", &plugins, "--no-cache"]);
+        let mut args = vec!["explain", &model, "--suggest", "--json", "--backend", self.backend];
+        args.extend(["--plugin-dir", &plugins, "--no-cache"]);
         let open = self.text.contains("(batch,");
-        command.extend(if open { &["--dim", "batch=?"][..] } else { &[] });
-        let json = byoc(command).ok().json().remove(0);
+        args.extend(if open { &["--dim", "batch=?"][..] } else { &[] });
+        let json = without_devices(&mut command(args)).ok().json().remove(0);
         let operator = self.header("operator");
         let nodes = json["nodes"].as_array().unwrap();
         let node =
@@ -64,15 +65,17 @@ impl<'c> Case<'c> {
     }
 }
 
+/// Runs a command on a machine without OpenCL devices.
+fn without_devices(command: &mut Command) -> CommandOutput {
+    to_command_output(command.env("OCL_ICD_VENDORS", "/nonexistent").output().expect("cannot start the command"))
+}
+
 /// Runs a suggested command as a user would, and checks that the artifact has regions.
 fn apply(command: &str, dir: &Path) {
     let path = binary().parent().unwrap().display();
-    let output = isolated_command("sh")
-        .args(["-c", &format!("PATH={path}:$PATH; {command}")])
-        .current_dir(dir)
-        .output()
-        .expect("cannot start sh");
-    let output = to_command_output(output);
+    let mut shell = isolated_command("sh");
+    shell.args(["-c", &format!("PATH={path}:$PATH; {command}")]).current_dir(dir);
+    let output = without_devices(&mut shell);
     assert_eq!(output.code, 0, "{command}\n{}", output.err);
     let artifact = dir.join("model.byoc").display().to_string();
     let explanation = byoc(["explain", &artifact]).ok().json().remove(0);

@@ -2,8 +2,10 @@
 //! the `int32` sums never reach memory.
 //!
 //! A primitive computes its post-ops in floats and rounds their result to the type of its destination, with ties to
-//! even. That is how a requantization in floats is defined, so the bits are the same, as long as a sum with its bias is
-//! below 2^24, where floats hold every integer. The definition adds the zero point after rounding: the addition of
+//! even. That is how a requantization in floats is defined, so the bits are the same as long as floats hold the sum and
+//! the bias exactly, as they hold every integer below 2^24. (From there on, the sum of two rounded floats may differ in
+//! its last bit from the rounded sum, which changes an 8-bit result only next to a tie; real results, which show that
+//! bit, are then left to the `qnn` module.) The definition adds the zero point after rounding: the addition of
 //! [`TO_INTEGER`] rounds first. A requantization in 64-bit fixed point is left to the `qnn` module.
 
 use super::{Alternatives, Attr, Desc, OneDnnError, PrimitiveDesc, Selection};
@@ -20,6 +22,9 @@ use byoc_plugin_support::view::View;
 
 /// Summand after which a float of magnitude below 2^22 has no bits for fractions: 1.5 * 2^23.
 const TO_INTEGER: f32 = 12_582_912.0;
+
+/// Bound of biases: their sums with `int32` accumulators do not wrap, as the definition does.
+const MAX_OFFSET: u32 = 1 << 30;
 
 /// Stages that a primitive computes on its sums.
 pub struct Requantization {
@@ -143,6 +148,12 @@ impl Lowering<'_> {
         let exec_shape = sums.targets[0].view().shape.clone();
         let exec_axis = if axis == 1 { 1 } else { exec_shape.len() - 1 };
         let Some(stages) = Stages::of(self, links, axis, view) else { return Ok(None) };
+        let is_exact = stages.offset.iter().all(|&offset| (offset as f32) as i32 == offset)
+            && !self.ir.wide_sums.contains(&op.output);
+        let is_bounded = stages.offset.iter().all(|offset| offset.unsigned_abs() < MAX_OFFSET);
+        if !is_bounded || stages.integer.is_none() && !is_exact {
+            return Ok(None);
+        }
         let mut per_channel = |values: Vec<f32>| -> Result<Option<BufferView>> {
             let mut shape = vec![1; exec_shape.len()];
             shape[exec_axis] = values.len() as i64;
