@@ -106,11 +106,27 @@ fn bounds(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
     }
 }
 
-/// Adds a quantized addition with a new input of the same shape, followed by [`bounds`].
+/// Returns a new input, or a constant, of the shape of `x` or of a shape that is broadcast to it.
+fn second_operand(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
+    let mut shape = c.shape(x);
+    let rank = shape.len();
+    match c.int(0, 5) {
+        0 => shape.clear(),
+        1 => shape = shape.split_off(rank - 1),
+        2 if rank > 2 => shape[2..].fill(1),
+        3 => {
+            let axis = c.int(0, rank - 1);
+            shape.iter_mut().enumerate().filter(|(i, _)| *i != axis).for_each(|(_, size)| *size = 1);
+        }
+        _ => {}
+    }
+    let value = bytes(c, dtype, &shape);
+    if c.chance(3) { c.builder.constant(value) } else { c.input_of(value) }
+}
+
+/// Adds a quantized addition with a new operand, followed by [`bounds`].
 fn add_residual(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
-    let shape = c.shape(x);
-    let other = bytes(c, dtype, &shape);
-    let other = c.input_of(other);
+    let other = second_operand(c, x, dtype);
     let (own_scale, out_scale) = (scale(c, 0.05), scale(c, 0.08));
     let has_same_scale = c.chance(4);
     let other_scale = if has_same_scale { out_scale } else { scale(c, 0.05) };
@@ -312,14 +328,9 @@ pub fn quantized_large_accumulators(c: &mut Case) {
     c.set_result(accumulator);
 }
 
-/// Multiplies by a new input of the same shape, or with one factor for each channel of each image.
+/// Multiplies by a new operand.
 fn multiply(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
-    let mut shape = c.shape(x);
-    if shape.len() == 4 && c.chance(2) {
-        shape[2..].fill(1);
-    }
-    let other = bytes(c, dtype, &shape);
-    let other = c.input_of(other);
+    let other = second_operand(c, x, dtype);
     let operands = if c.chance(2) { [x, other] } else { [other, x] };
     let mut args = operands.to_vec();
     for magnitude in [0.03, 0.04, 0.06] {
@@ -327,6 +338,17 @@ fn multiply(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
         args.extend([scalar(c, scale), integer(c, zero)]);
     }
     c.op("qnn.mul", &args, &[])
+}
+
+/// Applies a function of one byte.
+fn apply_function(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
+    let name = c.pick(&["abs", "erf", "exp", "hardswish", "leaky_relu", "log", "rsqrt", "sigmoid", "sqrt", "tanh"]);
+    let mut args = vec![x];
+    for magnitude in [0.03, 0.02] {
+        let (scale, zero) = (scale(c, magnitude), zero_point(c, dtype));
+        args.extend([scalar(c, scale), integer(c, zero)]);
+    }
+    c.op(&format!("qnn.{name}"), &args, &[])
 }
 
 /// Adds a new input of the same shape in floats, as ONNX defines the sum of quantized tensors.
@@ -375,7 +397,8 @@ pub fn quantized_elementwise(c: &mut Case) {
     };
     let mut own_params = dtype;
     for _ in 0..c.int(1, 3) {
-        x = match c.int(0, 4) {
+        x = match c.int(0, 5) {
+            5 => apply_function(c, x, own_params),
             0 => add_residual(c, x, own_params),
             3 => multiply(c, x, own_params),
             4 => add_in_floats(c, x, own_params),
@@ -417,9 +440,10 @@ pub fn quantized_blocks(c: &mut Case) {
     };
     let (accumulator, terms, _) = convolve(c, Some(x), &sizes, false);
     let x = requantize(c, accumulator, (terms as f64).sqrt() * 5500.0, 1, 0, dtype);
-    let x = match c.int(0, 2) {
+    let x = match c.int(0, 3) {
         0 => add_residual(c, x, dtype),
         1 => multiply(c, x, dtype),
+        2 => apply_function(c, x, dtype),
         _ => add_in_floats(c, x, dtype),
     };
     let x = c.op("nn.batch_flatten", &[x], &[]);

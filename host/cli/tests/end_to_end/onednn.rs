@@ -66,13 +66,15 @@ fn no_step_is_slow() {
     assert!(counted >= 30, "expected at least 30 cases with regions, found {counted}");
 }
 
-/// Tests the forms in which tools write low precision. Networks in float16 are computed in float32, in one region.
+/// Tests the forms in which tools write low precision. Convolutional networks are one region; those in float16 are
+/// computed in float32.
 #[test]
 fn low_precision() {
     let Some(plugins) = plugins() else { return };
     let dir = plugins.path().display().to_string();
     models::verify_low_precision(&["--backend", "dnnl", "--plugin-dir", &dir]);
-    for name in ["fire_f16", "mbconv_f16", "swish_f16"] {
+    let forms = ["f16", "qdq", "qdq_s8", "qop"];
+    for name in ["fire", "mbconv", "swish"].iter().flat_map(|network| forms.map(|form| format!("{network}_{form}"))) {
         let model = data_text(&format!("lowprec/{name}/model.onnx"));
         let explanation =
             &byoc(["explain", &model, "--json", "--backend", "dnnl", "--plugin-dir", &dir]).ok().json()[0];

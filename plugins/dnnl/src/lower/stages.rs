@@ -7,11 +7,10 @@ use crate::ir::{CompileError, Def, Kind, Op, Result, Val};
 use crate::library::ffi;
 use crate::plan::Operation;
 use crate::qnn::epilogue::{
-    AxisParam, Epilogue, EpilogueOp, FAST_BOUND, FixedPointScale, FloatScale, Images, MAX_OTHERS,
+    AxisParam, Broadcast, Epilogue, EpilogueOp, FAST_BOUND, FixedPointScale, FloatScale, MAX_OTHERS, Operand,
 };
 use crate::qnn::ratio::{Fixed, Ratios, Rounding};
 use crate::qnn::stage::{Stage, SumOperand, range};
-use crate::shape::channels_last;
 use crate::translate::quantized::is_byte;
 use byoc_plugin_api::{DType, RefusalCode};
 use byoc_plugin_support::view::{View, count};
@@ -38,6 +37,11 @@ struct EpilogueBuilder {
 
 /// Magnitude of the integers up to which each product with a ratio is compared with the product with a float.
 const MAX_CHECKED: i32 = 1 << 18;
+
+/// Returns the minimum and the maximum of an 8-bit type.
+fn byte_range(dtype: DType) -> Option<(i32, i32)> {
+    is_byte(dtype).then(|| range(dtype))
+}
 
 fn unsupported_shape(detail: &str) -> CompileError {
     CompileError::new(RefusalCode::UnsupportedShape, detail)
@@ -69,8 +73,8 @@ impl Lowering<'_> {
                         break;
                     }
                     if let Some(other) = other {
-                        let (tensor, images) = self.operand_in_layout(*other, &view)?;
-                        epilogue.set_operand(self.dtype(&tensor), images);
+                        let (tensor, broadcast) = self.operand_in_layout(*other, &view)?;
+                        epilogue.set_operand(Operand { dtype: self.dtype(&tensor), broadcast });
                         tensors.push(tensor);
                     }
                     (fused_links, last) = (Some(i), (stage_op.output, view.clone()));
@@ -106,23 +110,16 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns the operand `other` in the layout of the packed `view`, copying it if necessary, and the sizes of the
-    /// images in `view` if the operand has one element per channel.
-    fn operand_in_layout(&mut self, other: Val, view: &View) -> Result<(BufferView, Option<Images>)> {
+    /// Returns the operand `other` in the layout of the packed `view`, copying it if necessary, and how it is broadcast.
+    fn operand_in_layout(&mut self, other: Val, view: &View) -> Result<(BufferView, Option<Broadcast>)> {
         let other = self.placement(other);
         if other.view.same_layout(view) {
             return Ok((other, None));
         }
         if other.view.shape != view.shape {
-            let channels_last = View::in_order(&view.shape, &channels_last(view.shape.len()));
-            if !view.same_layout(&channels_last) {
-                return Err(unsupported_shape("expected channels-last images for one factor per channel"));
-            }
-            let images = Images {
-                elements: count(&view.shape[1..]) as usize,
-                channels: view.shape.get(1).map_or(1, |&channels| channels as usize),
-            };
-            return Ok((self.row_major(&other)?, Some(images)));
+            let broadcast = broadcast(&other.view.shape, view)
+                .ok_or_else(|| unsupported_shape("expected an operand that varies along one axis of each image"))?;
+            return Ok((self.row_major(&other)?, Some(broadcast)));
         }
         let other = self.in_order(&other, &view.order())?;
         if other.view.same_layout(view) {
@@ -134,11 +131,30 @@ impl Lowering<'_> {
     }
 }
 
+/// Returns how an operand of the shape `shape` is broadcast to the packed `view`; `None` if it varies along several
+/// axes.
+fn broadcast(shape: &[i64], view: &View) -> Option<Broadcast> {
+    let elements = count(&view.shape) as usize;
+    let added_dims = view.shape.len() - shape.len();
+    let axes: Vec<usize> = (added_dims..view.shape.len()).filter(|&axis| shape[axis - added_dims] != 1).collect();
+    let along = |axis: usize, image: usize| Broadcast {
+        image,
+        len: view.shape[axis] as usize,
+        stride: view.strides[axis] as usize,
+    };
+    match axes[..] {
+        [] => Some(Broadcast { image: elements, len: 1, stride: elements }),
+        [axis] => Some(along(axis, elements)),
+        // Images are the outermost axis.
+        [0, axis] if view.strides[0] == count(&view.shape[1..]) => Some(along(axis, view.strides[0] as usize)),
+        _ => None,
+    }
+}
+
 impl EpilogueBuilder {
     /// Creates an epilogue of elements of this type.
     fn new(dtype: DType) -> EpilogueBuilder {
-        let range = is_byte(dtype).then(|| range(dtype));
-        EpilogueBuilder { axis: None, ops: Vec::new(), is_real: dtype == DType::F32, range }
+        EpilogueBuilder { axis: None, ops: Vec::new(), is_real: dtype == DType::F32, range: byte_range(dtype) }
     }
 
     /// Adds a stage on elements with layout `view`. Returns false if its parameters vary along a different axis than
@@ -193,8 +209,16 @@ impl EpilogueBuilder {
                     Ratios::Same => EpilogueOp::AddZeroPoint { zero, low, high },
                 };
                 self.ops.push(step);
+                self.range = byte_range(*out_dtype);
             }
-            Stage::Clamp { low, high } => self.clamp(*low, *high),
+            Stage::Clamp { low, high } => {
+                self.clamp(*low, *high);
+                self.range = known_range;
+            }
+            Stage::Lookup(table) => {
+                self.range = table.iter().min().copied().zip(table.iter().max().copied());
+                self.ops.push(EpilogueOp::Lookup(table.clone()));
+            }
             Stage::Sum { operands, zero, out_dtype } => {
                 let rescales =
                     operands.each_ref().map(|operand| operand.as_ref().map(|o| OperandRescale::of(o, *out_dtype)));
@@ -213,19 +237,14 @@ impl EpilogueBuilder {
                     None => Vec::new(),
                 };
                 let (low, high) = range(*out_dtype);
-                self.ops.push(EpilogueOp::Sum {
-                    operand_ops: other,
-                    operand_dtype: *out_dtype,
-                    zero: *zero,
-                    low,
-                    high,
-                    narrow,
-                });
+                let operand = Operand { dtype: *out_dtype, broadcast: None };
+                self.ops.push(EpilogueOp::Sum { operand_ops: other, operand, zero: *zero, low, high, narrow });
+                self.range = byte_range(*out_dtype);
             }
             Stage::Product { zeros } => {
                 let [x_zero, y_zero] = if is_swapped { [zeros[1], zeros[0]] } else { *zeros };
-                let (images, operand_dtype) = (None, DType::I8);
-                self.ops.push(EpilogueOp::Product { operand_dtype, zeros: [x_zero, y_zero], images });
+                let operand = Operand { dtype: DType::I8, broadcast: None };
+                self.ops.push(EpilogueOp::Product { operand, zeros: [x_zero, y_zero] });
                 // Differences of bytes and their zero points.
                 let bound = |zero: i32| zero.saturating_abs().saturating_add(256);
                 let bound = bound(x_zero).saturating_mul(bound(y_zero));
@@ -240,6 +259,7 @@ impl EpilogueBuilder {
                 let (low, high) = range(*out_dtype);
                 self.ops.push(EpilogueOp::Quantize { scale: *scale, zero: *zero, rounding: *rounding, low, high });
                 self.is_real = false;
+                self.range = byte_range(*out_dtype);
             }
             Stage::Convert(out_dtype) => {
                 let converts_to_real = *out_dtype == DType::F32;
@@ -263,20 +283,20 @@ impl EpilogueBuilder {
                 if !stages.iter().all(|stage| inner_builder.add(stage, view, false)) || inner_builder.axis.is_some() {
                     return false;
                 }
-                self.ops.push(EpilogueOp::RealSum { operand_ops: inner_builder.ops, operand_dtype: DType::F32 });
+                let operand = Operand { dtype: DType::F32, broadcast: None };
+                self.ops.push(EpilogueOp::RealSum { operand_ops: inner_builder.ops, operand });
             }
         }
         true
     }
 
-    /// Sets the element type of the last operation's second operand, and how it is broadcast.
-    fn set_operand(&mut self, dtype: DType, broadcast: Option<Images>) {
-        match self.ops.last_mut() {
-            Some(EpilogueOp::RealSum { operand_dtype, .. } | EpilogueOp::Sum { operand_dtype, .. }) => {
-                *operand_dtype = dtype;
-            }
-            Some(EpilogueOp::Product { operand_dtype, images, .. }) => (*operand_dtype, *images) = (dtype, broadcast),
-            _ => {}
+    /// Sets the second operand of the last operation.
+    fn set_operand(&mut self, second_operand: Operand) {
+        if let Some(
+            EpilogueOp::RealSum { operand, .. } | EpilogueOp::Sum { operand, .. } | EpilogueOp::Product { operand, .. },
+        ) = self.ops.last_mut()
+        {
+            *operand = second_operand;
         }
     }
 

@@ -93,12 +93,13 @@ pub enum EpilogueOp {
     AddZeroPoint { zero: i32, low: i32, high: i32 },
     /// Clamps an integer to `[low, high]`.
     Clamp { low: i32, high: i32 },
+    /// Reads the table's entry for a byte.
+    Lookup(Box<[i32; 256]>),
     /// Computes `x + y - zero`, clamped to `[low, high]`, where `y` is the result of applying `operand_ops` to the next
     /// tensor. `narrow` is set if neither summand reaches 2^29 in magnitude.
-    Sum { operand_ops: Vec<EpilogueOp>, operand_dtype: DType, zero: i32, low: i32, high: i32, narrow: bool },
-    /// Computes `(x - zeros[0]) * (y - zeros[1])`, where `y` is the next tensor. If the field is present, that tensor has
-    /// one element for each channel of an image.
-    Product { operand_dtype: DType, zeros: [i32; 2], images: Option<Images> },
+    Sum { operand_ops: Vec<EpilogueOp>, operand: Operand, zero: i32, low: i32, high: i32, narrow: bool },
+    /// Computes `(x - zeros[0]) * (y - zeros[1])`, where `y` is the next tensor.
+    Product { operand: Operand, zeros: [i32; 2] },
     /// Computes `x * scale` as a float.
     Dequantize(AxisParam<f32>),
     /// Wraps the integer to the range of the type.
@@ -114,29 +115,58 @@ pub enum EpilogueOp {
     /// Clamps a float to `[low, high]`.
     RealClamp { low: f32, high: f32 },
     /// Computes `x + y` in floats, where `y` is the result of applying `operand_ops` to the next tensor.
-    RealSum { operand_ops: Vec<EpilogueOp>, operand_dtype: DType },
+    RealSum { operand_ops: Vec<EpilogueOp>, operand: Operand },
     /// Computes `round(x / scale) + zero`, clamped to `[low, high]`.
     Quantize { scale: f32, zero: i32, rounding: Rounding, low: i32, high: i32 },
 }
 
-/// Sizes of channels-last images.
+/// Second operand of an operation.
 #[derive(Clone, Copy, Debug)]
-pub struct Images {
-    /// Number of elements of an image.
-    pub elements: usize,
-    pub channels: usize,
+pub struct Operand {
+    pub dtype: DType,
+    /// How the operand is broadcast; `None` if it has an element for each element of the chain.
+    pub broadcast: Option<Broadcast>,
 }
 
-impl Images {
-    /// Calls `copy` with the runs of a block's elements whose factors are adjacent: the position in the block, the
-    /// position among the factors, and the length.
+/// Operand with one element for each index along one axis, for all images or for each image.
+#[derive(Clone, Copy, Debug)]
+pub struct Broadcast {
+    /// Number of the chain's elements that share `len` elements of the operand: those of an image, or all.
+    pub image: usize,
+    /// Number of indices along the axis.
+    pub len: usize,
+    /// Stride of the axis among the chain's elements.
+    pub stride: usize,
+}
+
+impl Broadcast {
+    /// Reads the operand's elements for the `count` elements of the chain that begin at `start`.
+    ///
+    /// # Safety
+    /// `operand` must hold bytes of type `dtype`, an element for each index of each image up to those elements.
     #[inline(always)]
-    fn runs(self, start: usize, len: usize, mut copy: impl FnMut(usize, usize, usize)) {
+    unsafe fn load(self, dtype: DType, operand: *const u8, start: usize, count: usize, out: &mut Ints) {
+        let read = |index: usize| {
+            // SAFETY: the caller guarantees the element.
+            let byte = unsafe { operand.add(index).read() };
+            if dtype == DType::I8 { i32::from(byte as i8) } else { i32::from(byte) }
+        };
         let mut done = 0;
-        while done < len {
-            let (image, channel) = ((start + done) / self.elements, (start + done) % self.channels);
-            let run = (self.channels - channel).min(len - done);
-            copy(done, image * self.channels + channel, run);
+        while done < count {
+            let position = start + done;
+            let index = position / self.stride % self.len;
+            let element = position / self.image * self.len + index;
+            let rest = count - done;
+            // Elements of the operand are adjacent, or one of them is repeated.
+            let run = if self.stride == 1 {
+                let run = (self.len - index).min(rest);
+                out[done..done + run].iter_mut().enumerate().for_each(|(l, y)| *y = read(element + l));
+                run
+            } else {
+                let run = (self.stride - position % self.stride).min(rest);
+                out[done..done + run].fill(read(element));
+                run
+            };
             done += run;
         }
     }
@@ -235,11 +265,19 @@ unsafe fn blocks(epilogue: &Epilogue, pointers: &Pointers<'_>, first: usize, las
         unsafe {
             load(epilogue.in_dtype, pointers.source, start, len, &mut x, &mut floats);
             for op in &epilogue.ops {
-                if let EpilogueOp::Sum { operand_ops: ops, operand_dtype, zero, low, high, narrow } = op {
-                    let operand = pointers.operands[operand_index];
-                    load(*operand_dtype, operand, start, len, &mut other, &mut other_floats);
+                if let EpilogueOp::Sum { operand, .. }
+                | EpilogueOp::Product { operand, .. }
+                | EpilogueOp::RealSum { operand, .. } = op
+                {
+                    let source = pointers.operands[operand_index];
                     operand_index += 1;
-                    for op in ops {
+                    match operand.broadcast {
+                        None => load(operand.dtype, source, start, len, &mut other, &mut other_floats),
+                        Some(broadcast) => broadcast.load(operand.dtype, source, start, len, &mut other),
+                    }
+                }
+                if let EpilogueOp::Sum { operand_ops, zero, low, high, narrow, .. } = op {
+                    for op in operand_ops {
                         apply(op, &index, &mut other, &mut other_floats);
                     }
                     if *narrow {
@@ -252,32 +290,14 @@ unsafe fn blocks(epilogue: &Epilogue, pointers: &Pointers<'_>, first: usize, las
                             *x = sum.max(i64::from(*low)).min(i64::from(*high)) as i32;
                         }
                     }
-                } else if let EpilogueOp::RealSum { operand_ops: ops, operand_dtype } = op {
-                    let operand = pointers.operands[operand_index];
-                    load(*operand_dtype, operand, start, len, &mut other, &mut other_floats);
-                    operand_index += 1;
-                    for op in ops {
+                } else if let EpilogueOp::RealSum { operand_ops, .. } = op {
+                    for op in operand_ops {
                         apply(op, &index, &mut other, &mut other_floats);
                     }
                     for (x, y) in floats.iter_mut().zip(&other_floats) {
                         *x += y;
                     }
-                } else if let EpilogueOp::Product { operand_dtype, zeros, images } = op {
-                    let operand = pointers.operands[operand_index];
-                    operand_index += 1;
-                    match images {
-                        None => load(*operand_dtype, operand, start, len, &mut other, &mut other_floats),
-                        Some(images) => images.runs(start, len, |at, factor, run| {
-                            for (l, y) in other[at..at + run].iter_mut().enumerate() {
-                                let address = operand.add(factor + l);
-                                *y = if *operand_dtype == DType::I8 {
-                                    address.cast::<i8>().read().into()
-                                } else {
-                                    address.read().into()
-                                };
-                            }
-                        }),
-                    }
+                } else if let EpilogueOp::Product { zeros, .. } = op {
                     for (x, y) in x.iter_mut().zip(&other) {
                         *x = x.wrapping_sub(zeros[0]).wrapping_mul(y.wrapping_sub(zeros[1]));
                     }
@@ -415,6 +435,11 @@ fn apply(op: &EpilogueOp, index: &ParamIndex, x: &mut Ints, floats: &mut Reals) 
         EpilogueOp::Clamp { low, high } => {
             for x in x.iter_mut() {
                 *x = (*x).max(*low).min(*high);
+            }
+        }
+        EpilogueOp::Lookup(table) => {
+            for x in x.iter_mut() {
+                *x = table[usize::from(*x as u8)];
             }
         }
         // Handled in `blocks`, which has access to the tensors.

@@ -46,8 +46,11 @@ pub enum Stage {
     },
     /// Clamps integers to `[low, high]`.
     Clamp { low: i32, high: i32 },
-    /// Sum with a second tensor. Operands are requantized to the result's scale; an operand that is `None` already has
-    /// that scale. The result's zero point is subtracted, and the sum is saturated to the result's type.
+    /// Entry of a table for each byte, whose bits are the index.
+    Lookup(Box<[i32; 256]>),
+    /// Sum with a second tensor, which may be broadcast. Operands are requantized to the result's scale; an operand that
+    /// is `None` already has that scale. The result's zero point is subtracted, and the sum is saturated to the result's
+    /// type.
     Sum {
         /// Left and right operands.
         operands: [Option<SumOperand>; 2],
@@ -56,8 +59,7 @@ pub enum Stage {
         /// Type of the result.
         out_dtype: DType,
     },
-    /// Product of two tensors of bytes, `(x - zeros[0]) * (y - zeros[1])`, in `int32`. Each image of the second tensor may
-    /// have one element for each channel.
+    /// Product of two tensors of bytes, `(x - zeros[0]) * (y - zeros[1])`, in `int32`. The second tensor may be broadcast.
     Product {
         /// Zero points of the operands.
         zeros: [i32; 2],

@@ -397,7 +397,27 @@ impl Translation<'_> {
         Ok(operands)
     }
 
-    /// Multiplies two tensors of the same shape, or a tensor by one factor for each channel of each image.
+    /// Returns true if the first operand is broadcast to the second, and false if the second is broadcast to the first.
+    /// The smaller operand may vary along one axis, and by image.
+    fn is_second_broadcast(&self, operands: [Val; 2]) -> Result<bool> {
+        let size = |operand: Val| (self.rank(operand), count(self.ir.shape(operand)));
+        let is_second = size(operands[0]) < size(operands[1]);
+        let [small, large] = if is_second { operands } else { [operands[1], operands[0]] };
+        let (small_shape, shape) = (self.ir.shape(small), self.ir.shape(large));
+        let added_dims = shape.len() - small_shape.len();
+        let axes: Vec<usize> = (added_dims..shape.len()).filter(|&axis| small_shape[axis - added_dims] != 1).collect();
+        let is_equal = axes.iter().all(|&axis| small_shape[axis - added_dims] == shape[axis]);
+        if small_shape != shape && !(is_equal && matches!(axes[..], [] | [_] | [0, _])) {
+            let detail = format!(
+                "expected operands of the same shape, or one that varies along one axis of each image, found \
+                 {shape:?} and {small_shape:?}"
+            );
+            return Err(CompileError::new(RefusalCode::UnsupportedShape, detail));
+        }
+        Ok(is_second)
+    }
+
+    /// Multiplies two tensors, one of which may be broadcast.
     pub fn quantized_mul(&mut self, out_dtype: DType) -> Result<Val> {
         let mut operands = self.byte_operands(out_dtype)?;
         let mut zeros = [self.zero_point(3, "zero point of lhs")?, self.zero_point(5, "zero point of rhs")?];
@@ -406,21 +426,11 @@ impl Translation<'_> {
         if !factor.is_normal() {
             return Err(scheme_error(format!("product of the scales: expected a normal number, found {factor}")));
         }
-        if count(self.ir.shape(operands[0])) < count(self.ir.shape(operands[1])) {
+        if self.is_second_broadcast(operands)? {
             operands.reverse();
             zeros.reverse();
         }
-        let (shape, factor_shape) = (self.shape(operands[0]), self.shape(operands[1]));
-        let has_factor_per_channel = shape.len() == 4
-            && factor_shape.len() == 4
-            && factor_shape[..2] == shape[..2]
-            && factor_shape[2..] == [1, 1];
-        if shape != factor_shape && !has_factor_per_channel {
-            let detail = format!(
-                "expected operands of the same shape, or one factor per channel, found {shape:?} and {factor_shape:?}"
-            );
-            return Err(CompileError::new(RefusalCode::UnsupportedShape, detail));
-        }
+        let shape = self.shape(operands[0]);
         let product = Kind::Stage(Stage::Product { zeros });
         let product = self.ir.push_as(product, &operands, shape, DType::I32);
         let ratios = Ratios::new(&[factor], scale, false);
@@ -429,13 +439,9 @@ impl Translation<'_> {
         Ok(self.push_stage(product, rescale, out_dtype))
     }
 
+    /// Adds two tensors, one of which may be broadcast.
     pub fn quantized_add(&mut self, out_dtype: DType) -> Result<Val> {
-        let [x, y] = self.byte_operands(out_dtype)?;
-        let shape = self.shape(x);
-        if shape != self.shape(y) {
-            let detail = format!("expected operands of the same shape, found {shape:?} and {:?}", self.shape(y));
-            return Err(CompileError::new(RefusalCode::UnsupportedShape, detail));
-        }
+        let mut tensors = self.byte_operands(out_dtype)?;
         let (scale, zero) = (self.scale(6, "output scale")?, self.zero_point(7, "output zero point")?);
         let rescale = |index: usize, name: &str| -> Result<_> {
             let in_scale = self.scale(index, &format!("scale of {name}"))?;
@@ -447,8 +453,34 @@ impl Translation<'_> {
                 out_zero_point: zero,
             }))
         };
-        let operands = [rescale(2, "lhs")?, rescale(4, "rhs")?];
-        Ok(self.ir.push_as(Kind::Stage(Stage::Sum { operands, zero, out_dtype }), &[x, y], shape, out_dtype))
+        let mut operands = [rescale(2, "lhs")?, rescale(4, "rhs")?];
+        if self.is_second_broadcast(tensors)? {
+            tensors.reverse();
+            operands.reverse();
+        }
+        let shape = self.shape(tensors[0]);
+        Ok(self.ir.push_as(Kind::Stage(Stage::Sum { operands, zero, out_dtype }), &tensors, shape, out_dtype))
+    }
+
+    /// Computes a function of each byte: dequantized, computed in floats, quantized.
+    pub fn quantized_function(&mut self, function: impl Fn(f32) -> f32) -> Result<Val> {
+        let dtype = self.node.outputs[0].dtype;
+        let in_dtype = self.ir.get(self.inputs[0]).dtype;
+        if !is_byte(dtype) || in_dtype != dtype {
+            return Err(dtype_error(format!(
+                "operand and result: expected the same 8-bit type, found {in_dtype} and {dtype}"
+            )));
+        }
+        let (scale, zero) = (self.scale(1, "scale")?, self.zero_point(2, "zero point")?);
+        let (out_scale, out_zero) = (self.scale(3, "output scale")?, self.zero_point(4, "output zero point")?);
+        let (low, high) = range(dtype);
+        let entry = |bits: usize| {
+            let x = if dtype == DType::I8 { i32::from(bits as u8 as i8) } else { bits as i32 };
+            let y = (function((x - zero) as f32 * scale) / out_scale).round() + out_zero as f32;
+            // NaN becomes 0.
+            (y as i32).clamp(low, high)
+        };
+        Ok(self.stage(Stage::Lookup(Box::new(std::array::from_fn(entry))), dtype))
     }
 }
 

@@ -137,6 +137,21 @@ static ROWS: &[Row] = &[
     Row::new("qnn.dequantize", |t| single_value(t.dequantize(in_dtype(t), out_dtype(t))?)).quantized(),
     Row::new("qnn.add", |t| single_value(t.quantized_add(out_dtype(t))?)).quantized(),
     Row::new("qnn.mul", |t| single_value(t.quantized_mul(out_dtype(t))?)).quantized(),
+    Row::new("qnn.abs", |t| quantized_function(t, f64::abs)).quantized(),
+    Row::new("qnn.erf", |t| quantized_function(t, libm::erf)).quantized(),
+    Row::new("qnn.exp", |t| quantized_function(t, f64::exp)).quantized(),
+    Row::new("qnn.hardswish", |t| single_value(t.quantized_function(|x| x * (x + 3.0).clamp(0.0, 6.0) / 6.0)?))
+        .quantized(),
+    Row::new("qnn.leaky_relu", |t| {
+        let alpha = t.attrs.float("alpha", 0.25);
+        quantized_function(t, move |x| if x < 0.0 { x * alpha } else { x })
+    })
+    .quantized(),
+    Row::new("qnn.log", |t| quantized_function(t, f64::ln)).quantized(),
+    Row::new("qnn.rsqrt", |t| quantized_function(t, |x| 1.0 / x.sqrt())).quantized(),
+    Row::new("qnn.sigmoid", |t| quantized_function(t, |x| 1.0 / (1.0 + (-x).exp()))).quantized(),
+    Row::new("qnn.sqrt", |t| quantized_function(t, f64::sqrt)).quantized(),
+    Row::new("qnn.tanh", |t| quantized_function(t, f64::tanh)).quantized(),
     Row::new("qnn.concatenate", |t| single_value(t.quantized_concat(out_dtype(t))?)).quantized(),
     Row::new("qnn.avg_pool2d", |t| single_value(t.avg_pool(in_dtype(t), out_dtype(t))?)).quantized(),
     Row::new("cast", identity).only_in_composites(),
@@ -155,6 +170,11 @@ fn unary(t: &mut Translation<'_>, kind: Kind) -> Result<Vec<Val>> {
     let x = t.inputs[0];
     let shape = t.shape(x);
     single_value(t.ir.push(kind, &[x], shape))
+}
+
+/// Adds a function of bytes, which is computed in 64-bit floats and rounded to 32 bits.
+fn quantized_function(t: &mut Translation<'_>, function: impl Fn(f64) -> f64) -> Result<Vec<Val>> {
+    single_value(t.quantized_function(|x| function(x.into()) as f32)?)
 }
 
 fn in_dtype(t: &Translation<'_>) -> DType {
