@@ -105,7 +105,8 @@ impl Kernel for Quantize {
 }
 
 multiversion! {
-    fn quantize(x: &[f32], out: &mut [u8], scale: f32, zero: f32, limits: (f32, f32), rounding: Rounding) {
+    /// Computes round(x / scale) + zero point, within the limits.
+    pub(super) fn quantize(x: &[f32], out: &mut [u8], scale: f32, zero: f32, limits: (f32, f32), rounding: Rounding) {
         match rounding {
             Rounding::ToEven => {
                 for (out, x) in out.iter_mut().zip(x) {

@@ -65,10 +65,24 @@ impl KernelShape {
     }
 }
 
-/// Returns a weight as int8; uint8 weights are shifted by -128, like their zero point.
-fn signed_byte(view: &TensorView<'_>, index: usize) -> i8 {
-    let byte = view.data[index];
-    (if view.dtype == DType::U8 { byte ^ 0x80 } else { byte }) as i8
+/// Packs up to four inputs of adjacent output channels, and adds them to the channels' sums.
+#[inline(always)]
+fn pack_words(shape: &KernelShape, weights: &[u8], flip: u8, inputs: usize, words: &mut [[i8; 4]], totals: &mut [i32]) {
+    if shape.output_step == 1 && inputs == 4 {
+        // The rows of a matrix (inputs, outputs) are interleaved.
+        let [a, b, c, d] = [0, 1, 2, 3].map(|input| &weights[input * shape.input_step..][..words.len()]);
+        for (o, (word, total)) in words.iter_mut().zip(totals).enumerate() {
+            *word = [a[o], b[o], c[o], d[o]].map(|byte| (byte ^ flip) as i8);
+            *total += word.iter().map(|&weight| i32::from(weight)).sum::<i32>();
+        }
+        return;
+    }
+    for (o, (word, total)) in words.iter_mut().zip(totals).enumerate() {
+        for (input, weight) in word[..inputs].iter_mut().enumerate() {
+            *weight = (weights[o * shape.output_step + input * shape.input_step] ^ flip) as i8;
+            *total += i32::from(*weight);
+        }
+    }
 }
 
 /// Packs 8-bit weights into `packed`, and stores their sum for each output channel in `totals`.
@@ -78,6 +92,8 @@ fn signed_byte(view: &TensorView<'_>, index: usize) -> i8 {
 pub(super) fn pack(shape: &KernelShape, view: &TensorView<'_>, packed: &mut [i8], totals: &mut [i32]) {
     let (word_count, taps) = (shape.word_count(), shape.taps.len());
     let packed = &mut packed[..shape.packed_bytes()];
+    // uint8 weights are shifted by -128, like their zero point.
+    let flip = if view.dtype == DType::U8 { 0x80 } else { 0 };
     if packed.is_empty() {
         totals.fill(0);
         return;
@@ -89,19 +105,17 @@ pub(super) fn pack(shape: &KernelShape, view: &TensorView<'_>, packed: &mut [i8]
             let (begin, bytes) = shape.block_bytes(block);
             let packed = &mut packed[begin..begin + bytes];
             packed.fill(0);
-            for o in 0..count {
-                let channel = group * shape.outputs + first + o;
-                let mut sum = 0i32;
-                for (t, tap) in shape.taps.iter().enumerate() {
-                    for c in 0..shape.inputs {
-                        let w = signed_byte(view, channel * shape.output_step + c * shape.input_step + tap);
-                        packed[(((t * word_count) + c / 4) * width + o) * 4 + c % 4] = w;
-                        sum += i32::from(w);
-                    }
-                }
-                totals[channel] = sum;
-            }
             debug_assert_eq!(bytes, taps * word_count * width * 4);
+            let first_channel = group * shape.outputs + first;
+            let totals = &mut totals[first_channel..][..count];
+            totals.fill(0);
+            for (i, words) in packed.as_chunks_mut::<4>().0.chunks_exact_mut(width).enumerate() {
+                let first_input = i % word_count * 4;
+                let inputs = (shape.inputs - first_input).min(4);
+                let at =
+                    first_channel * shape.output_step + first_input * shape.input_step + shape.taps[i / word_count];
+                pack_words(shape, &view.data[at..], flip, inputs, &mut words[..count], totals);
+            }
         }
     }
 }
