@@ -6,6 +6,7 @@ use crate::argument::Arguments;
 use crate::cpu::fastest;
 use crate::library::{OneDnn, ffi};
 use byoc_plugin_api::DType;
+use std::ops::Range;
 
 /// Number of elements per block: enough that an operation does not wait for the results of the one before it.
 pub const BLOCK: usize = 256;
@@ -140,33 +141,20 @@ pub struct Broadcast {
 }
 
 impl Broadcast {
-    /// Reads the operand's elements for the `count` elements of the chain that begin at `start`.
-    ///
-    /// # Safety
-    /// `operand` must hold bytes of type `dtype`, an element for each index of each image up to those elements.
+    /// Calls `copy` with the runs of the `count` elements of the chain that begin at `start`: the positions among them, the
+    /// operand's first element, and the distance between its elements, 0 or 1.
     #[inline(always)]
-    unsafe fn load(self, dtype: DType, operand: *const u8, start: usize, count: usize, out: &mut Ints) {
-        let read = |index: usize| {
-            // SAFETY: the caller guarantees the element.
-            let byte = unsafe { operand.add(index).read() };
-            if dtype == DType::I8 { i32::from(byte as i8) } else { i32::from(byte) }
-        };
+    fn runs(self, start: usize, count: usize, mut copy: impl FnMut(Range<usize>, usize, usize)) {
         let mut done = 0;
         while done < count {
             let position = start + done;
             let index = position / self.stride % self.len;
-            let element = position / self.image * self.len + index;
-            let rest = count - done;
-            // Elements of the operand are adjacent, or one of them is repeated.
-            let run = if self.stride == 1 {
-                let run = (self.len - index).min(rest);
-                out[done..done + run].iter_mut().enumerate().for_each(|(l, y)| *y = read(element + l));
-                run
-            } else {
-                let run = (self.stride - position % self.stride).min(rest);
-                out[done..done + run].fill(read(element));
-                run
+            let (rest, distance) = match self.stride {
+                1 => (self.len - index, 1),
+                stride => (stride - position % stride, 0),
             };
+            let run = rest.min(count - done);
+            copy(done..done + run, position / self.image * self.len + index, distance);
             done += run;
         }
     }
@@ -273,7 +261,12 @@ unsafe fn blocks(epilogue: &Epilogue, pointers: &Pointers<'_>, first: usize, las
                     operand_index += 1;
                     match operand.broadcast {
                         None => load(operand.dtype, source, start, len, &mut other, &mut other_floats),
-                        Some(broadcast) => broadcast.load(operand.dtype, source, start, len, &mut other),
+                        Some(broadcast) => broadcast.runs(start, len, |lanes, element, distance| {
+                            for (l, y) in other[lanes].iter_mut().enumerate() {
+                                let byte = source.add(element + l * distance).read();
+                                *y = if operand.dtype == DType::I8 { i32::from(byte as i8) } else { i32::from(byte) };
+                            }
+                        }),
                     }
                 }
                 if let EpilogueOp::Sum { operand_ops, zero, low, high, narrow, .. } = op {
