@@ -396,8 +396,13 @@ pub fn quantized_elementwise(c: &mut Case) {
         c.op("qnn.quantize", &[value, output_dtype, zero], &attrs)
     };
     let mut own_params = dtype;
-    for _ in 0..c.int(1, 3) {
-        x = match c.int(0, 5) {
+    for _ in 0..c.int(1, 4) {
+        x = match c.int(0, 6) {
+            6 => {
+                let first = c.int(0, rank - 1);
+                let axes: Vec<usize> = (0..rank).rev().map(|axis| (axis + first) % rank).collect();
+                c.op("transpose", &[x], &[("axes", ints_attr(&axes))])
+            }
             5 => apply_function(c, x, own_params),
             0 => add_residual(c, x, own_params),
             3 => multiply(c, x, own_params),
@@ -412,7 +417,8 @@ pub fn quantized_elementwise(c: &mut Case) {
     }
     if c.chance(2) {
         let axis = c.int(0, rank - 1);
-        let (input_scales, zero) = (scales(c, 0.05, shape[axis]), zero_point(c, own_params));
+        let size = c.shape(x)[axis];
+        let (input_scales, zero) = (scales(c, 0.05, size), zero_point(c, own_params));
         let zero = integer(c, zero);
         x = c.op("qnn.dequantize", &[x, input_scales, zero], &[("axis", AttrValue::Int(axis as i64))]);
     }

@@ -8,6 +8,13 @@ pub fn channels_last(rank: usize) -> Vec<usize> {
     std::iter::once(0).chain(2..rank).chain(std::iter::once(1)).take(rank).collect()
 }
 
+/// Returns the axes of a tensor of `rank` dimensions along which an operand of this shape, which is broadcast to it,
+/// varies; `None` if the operand has more dimensions.
+pub fn varying_axes(shape: &[i64], rank: usize) -> Option<Vec<usize>> {
+    let leading_dims = rank.checked_sub(shape.len())?;
+    Some((leading_dims..rank).filter(|&axis| shape[axis - leading_dims] != 1).collect())
+}
+
 /// Maps the shape `operand`, which broadcasts to `source`, to a shape that broadcasts to `target`, a reshape of
 /// `source`. Returns `None` if a dimension of the reshape would be partially broadcast.
 pub fn regroup(operand: &[i64], source: &[i64], target: &[i64]) -> Option<Vec<i64>> {

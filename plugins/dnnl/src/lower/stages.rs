@@ -11,6 +11,7 @@ use crate::qnn::epilogue::{
 };
 use crate::qnn::ratio::{Fixed, Ratios, Rounding};
 use crate::qnn::stage::{Stage, SumOperand, range};
+use crate::shape::varying_axes;
 use crate::translate::quantized::is_byte;
 use byoc_plugin_api::{DType, RefusalCode};
 use byoc_plugin_support::view::{View, count};
@@ -56,6 +57,9 @@ impl Lowering<'_> {
             x = self.in_order(&x, &x.view.order())?;
         }
         let dtype = self.dtype(&x);
+        if op.inputs.get(1).is_some_and(|&other| !self.is_readable(other, &x.view)) {
+            x = self.row_major(&x)?;
+        }
         let mut view = View { offset: 0, ..x.view.clone() };
         let mut epilogue = EpilogueBuilder::new(dtype);
         let mut tensors = Vec::new();
@@ -68,6 +72,7 @@ impl Lowering<'_> {
                     let is_swapped =
                         matches!(other, Some(other) if *other == stage_op.inputs[0]) && stage_op.inputs.len() > 1;
                     if (other.is_some() && tensors.len() == MAX_OTHERS)
+                        || other.is_some_and(|other| !self.is_readable(other, &view))
                         || !epilogue.add(stage, &view, is_swapped && i > 0)
                     {
                         break;
@@ -110,6 +115,12 @@ impl Lowering<'_> {
         }
     }
 
+    /// Returns true if an epilogue can read the operand `other` beside elements with the layout `view`.
+    fn is_readable(&self, other: Val, view: &View) -> bool {
+        let shape = self.ir.shape(other);
+        shape == view.shape || broadcast(shape, view).is_some()
+    }
+
     /// Returns the operand `other` in the layout of the packed `view`, copying it if necessary, and how it is broadcast.
     fn operand_in_layout(&mut self, other: Val, view: &View) -> Result<(BufferView, Option<Broadcast>)> {
         let other = self.placement(other);
@@ -135,14 +146,12 @@ impl Lowering<'_> {
 /// axes.
 fn broadcast(shape: &[i64], view: &View) -> Option<Broadcast> {
     let elements = count(&view.shape) as usize;
-    let added_dims = view.shape.len() - shape.len();
-    let axes: Vec<usize> = (added_dims..view.shape.len()).filter(|&axis| shape[axis - added_dims] != 1).collect();
     let along = |axis: usize, image: usize| Broadcast {
         image,
         len: view.shape[axis] as usize,
         stride: view.strides[axis] as usize,
     };
-    match axes[..] {
+    match varying_axes(shape, view.shape.len())?[..] {
         [] => Some(Broadcast { image: elements, len: 1, stride: elements }),
         [axis] => Some(along(axis, elements)),
         // Images are the outermost axis.

@@ -125,7 +125,7 @@ pub enum EpilogueOp {
 #[derive(Clone, Copy, Debug)]
 pub struct Operand {
     pub dtype: DType,
-    /// How the operand is broadcast; `None` if it has an element for each element of the chain.
+    /// Broadcast of the operand; `None` if it has an element for each element of the chain.
     pub broadcast: Option<Broadcast>,
 }
 

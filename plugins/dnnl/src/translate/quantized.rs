@@ -5,6 +5,7 @@ use super::table::Row;
 use crate::ir::{CompileError, Kind, Result, Val};
 use crate::qnn::ratio::{Ratios, Rounding};
 use crate::qnn::stage::{PerAxis, Stage, SumOperand, range};
+use crate::shape::varying_axes;
 use crate::sum_requirement::F32_EXACT_BOUND;
 use byoc_plugin_api::{DType, RefusalCode, TensorRef};
 use byoc_plugin_support::view::count;
@@ -399,22 +400,22 @@ impl Translation<'_> {
 
     /// Returns true if the first operand is broadcast to the second, and false if the second is broadcast to the first.
     /// The smaller operand may vary along one axis, and by image.
-    fn is_second_broadcast(&self, operands: [Val; 2]) -> Result<bool> {
+    fn is_first_broadcast(&self, operands: [Val; 2]) -> Result<bool> {
         let size = |operand: Val| (self.rank(operand), count(self.ir.shape(operand)));
-        let is_second = size(operands[0]) < size(operands[1]);
-        let [small, large] = if is_second { operands } else { [operands[1], operands[0]] };
+        let is_first = size(operands[0]) < size(operands[1]);
+        let [small, large] = if is_first { operands } else { [operands[1], operands[0]] };
         let (small_shape, shape) = (self.ir.shape(small), self.ir.shape(large));
-        let added_dims = shape.len() - small_shape.len();
-        let axes: Vec<usize> = (added_dims..shape.len()).filter(|&axis| small_shape[axis - added_dims] != 1).collect();
-        let is_equal = axes.iter().all(|&axis| small_shape[axis - added_dims] == shape[axis]);
-        if small_shape != shape && !(is_equal && matches!(axes[..], [] | [_] | [0, _])) {
+        let mut sizes = shape.iter().rev().zip(small_shape.iter().rev());
+        let agrees = sizes.all(|(size, small_size)| *small_size == 1 || small_size == size);
+        let axes = varying_axes(small_shape, shape.len()).unwrap_or_default();
+        if small_shape != shape && !(agrees && matches!(axes[..], [] | [_] | [0, _])) {
             let detail = format!(
                 "expected operands of the same shape, or one that varies along one axis of each image, found \
                  {shape:?} and {small_shape:?}"
             );
             return Err(CompileError::new(RefusalCode::UnsupportedShape, detail));
         }
-        Ok(is_second)
+        Ok(is_first)
     }
 
     /// Multiplies two tensors, one of which may be broadcast.
@@ -426,7 +427,7 @@ impl Translation<'_> {
         if !factor.is_normal() {
             return Err(scheme_error(format!("product of the scales: expected a normal number, found {factor}")));
         }
-        if self.is_second_broadcast(operands)? {
+        if self.is_first_broadcast(operands)? {
             operands.reverse();
             zeros.reverse();
         }
@@ -454,7 +455,7 @@ impl Translation<'_> {
             }))
         };
         let mut operands = [rescale(2, "lhs")?, rescale(4, "rhs")?];
-        if self.is_second_broadcast(tensors)? {
+        if self.is_first_broadcast(tensors)? {
             tensors.reverse();
             operands.reverse();
         }

@@ -144,7 +144,7 @@ static ROWS: &[Row] = &[
         .quantized(),
     Row::new("qnn.leaky_relu", |t| {
         let alpha = t.attrs.float("alpha", 0.25);
-        quantized_function(t, move |x| if x < 0.0 { x * alpha } else { x })
+        quantized_function(t, move |x| if x > 0.0 { x } else { alpha * x })
     })
     .quantized(),
     Row::new("qnn.log", |t| quantized_function(t, f64::ln)).quantized(),
